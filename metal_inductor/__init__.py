@@ -1,6 +1,6 @@
 """A `torch.compile` backend for Apple GPUs whose Metal kernels also run on CPUs and NVIDIA GPUs.
 
-`torch.compile(model, backend="metal_inductor")` needs no import of this package. Public names are loaded when first used,
+`torch.compile(model, backend="metal_inductor")` needs no import of this package. Public names are loaded at first use,
 so that the import itself is cheap.
 """
 
