@@ -1,0 +1,32 @@
+"""Shared by all tests: one kernel cache for the session, the same seed and a fresh Dynamo for each test."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Kernels compiled by one test serve the next, and none of the user's are read or written.
+
+    A folder named by METAL_INDUCTOR_CACHE_DIR is kept, so that repeated runs are quick.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "METAL_INDUCTOR_CACHE_DIR" not in os.environ:
+            patch.setenv("METAL_INDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield os.environ["METAL_INDUCTOR_CACHE_DIR"]
+
+
+@pytest.fixture(autouse=True)
+def fresh_state() -> Iterator[None]:
+    random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+    yield
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
