@@ -1,0 +1,1 @@
+"""From scheduled kernels to Metal text."""

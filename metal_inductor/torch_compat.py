@@ -1,0 +1,44 @@
+"""Every use of torch's private names, in one place: torch 2.11 to 2.15 must all work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+
+def size_expr(size: Any) -> sympy.Expr:
+    """A size as a sympy expression: an int, a `torch.SymInt` or an expression already."""
+    if isinstance(size, torch.SymInt):
+        return sympy.sympify(size.node.expr)
+    return sympy.sympify(size)
+
+
+def scalar_expr(value: Any) -> Any:
+    """A `SymInt`, `SymFloat` or `SymBool` as its sympy expression; anything else unchanged."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.expr
+    return value
+
+
+def elementwise_dtypes(*args: Any, kind: str) -> tuple[torch.dtype, torch.dtype]:
+    """(computation dtype, result dtype) of an elementwise op, as eager promotes. `kind` is a member of
+    ELEMENTWISE_TYPE_PROMOTION_KIND: DEFAULT, NO_OPMATH, INT_TO_FLOAT, ALWAYS_BOOL, COMPLEX_TO_FLOAT, BOOL_TO_LONG."""
+    from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
+    from torch._prims_common import elementwise_dtypes as promote
+
+    return promote(*args, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND[kind])
+
+
+def decide(condition: sympy.Basic, fake: Any) -> bool | None:
+    """The truth of a relation between symbolic sizes, guarded by torch where it is not certain; None when it depends on
+    data. `fake` is any fake tensor (or tuple of them) of the graph."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+    from torch.utils._pytree import tree_leaves
+
+    shape_env = next(leaf.fake_mode.shape_env for leaf in tree_leaves(fake) if isinstance(leaf, torch.Tensor))
+    try:
+        return bool(shape_env.evaluate_expr(condition))
+    except GuardOnDataDependentSymNode:
+        return None
