@@ -22,6 +22,7 @@ typedef struct {
 
 typedef struct {
   Simdgroup *simdgroup; /* of the running fiber; written only when it changes, which keeps it off the critical path of a switch */
+  uint32_t index;    /* 0: of the worker thread */
   uint32_t runnable; /* simdgroups that may have fresh or ready lanes */
   uint32_t thread_count, arrived, finished; /* arrived: at the threadgroup barrier */
   uint32_t out_of_stacks;

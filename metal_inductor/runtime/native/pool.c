@@ -36,20 +36,20 @@ static int pool_take_chunk(Core *core) {
   return 1;
 }
 
-static int pool_has_work(void) {
+static int pool_has_work_for(const Core *core) {
   uint64_t claim = __atomic_load_n(&pool.claim, __ATOMIC_SEQ_CST);
-  return CLAIM_NEXT(claim) < CLAIM_COUNT(claim);
+  return CLAIM_NEXT(claim) < CLAIM_COUNT(claim) && core->index < __atomic_load_n(&pool.core_count, __ATOMIC_RELAXED);
 }
 
-static void *helper_body(void *core) {
+static void *helper_body(void *argument) {
+  Core *core = argument;
   for (;;) {
-    while (pool_take_chunk(core)) {
-    }
-    SPIN_WHILE(!pool_has_work(), HELPER_SPIN_NS);
-    if (pool_has_work()) continue;
+    while (pool_has_work_for(core)) pool_take_chunk(core);
+    SPIN_WHILE(!pool_has_work_for(core), HELPER_SPIN_NS);
+    if (pool_has_work_for(core)) continue;
     pthread_mutex_lock(&pool.mutex);
     __atomic_fetch_sub(&pool.awake, 1, __ATOMIC_SEQ_CST);
-    while (!pool_has_work()) pthread_cond_wait(&pool.work, &pool.mutex);
+    while (!pool_has_work_for(core)) pthread_cond_wait(&pool.work, &pool.mutex);
     __atomic_fetch_add(&pool.awake, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&pool.mutex);
   }
@@ -74,7 +74,7 @@ static int start_thread(void *(*body)(void *), void *argument) {
 static void pool_start_helpers(void) {
   while (pool.helper_count + 1 < pool.core_count) {
     Core **core = &pool.cores[pool.helper_count + 1];
-    if (!*core) *core = core_create();
+    if (!*core) *core = core_create(pool.helper_count + 1);
     __atomic_fetch_add(&pool.awake, 1, __ATOMIC_SEQ_CST);
     if (!*core || !start_thread(helper_body, *core)) {
       __atomic_fetch_sub(&pool.awake, 1, __ATOMIC_SEQ_CST);

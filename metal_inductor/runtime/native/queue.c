@@ -76,7 +76,7 @@ static void *worker_body(void *unused) {
 static uint64_t queue_commit(CommandBuffer *commands) {
   pthread_mutex_lock(&queue.mutex);
   if (!queue.worker_started) {
-    if (!pool.cores[0]) pool.cores[0] = core_create();
+    if (!pool.cores[0]) pool.cores[0] = core_create(0);
     queue.worker_started = pool.cores[0] && start_thread(worker_body, NULL);
   }
   uint64_t ticket = queue.worker_started ? queue.committed + 1 : 0;
@@ -104,16 +104,20 @@ static void queue_wait(uint64_t ticket) {
   pthread_mutex_unlock(&queue.mutex);
 }
 
+/* To be called while no work is committed. Helpers beyond a smaller number of cores stay and take no more chunks. */
+EXPORT void msl_configure(uint32_t core_count, uint64_t seed) {
+  pool.core_count = core_count < 1 ? 1 : core_count > MAX_CORES ? MAX_CORES : core_count;
+  pool.seed = seed;
+}
+
 /* To be called once after loading and again in the child of a fork: the parent's threads and pending work are not ours.
  * Cores are kept, with their stacks, since no thread of this process uses them. */
-EXPORT void msl_initialise(uint32_t core_count, uint64_t seed) {
+EXPORT void msl_initialise(void) {
   pthread_mutex_init(&pool.mutex, NULL);
   pthread_cond_init(&pool.work, NULL);
   pthread_mutex_init(&queue.mutex, NULL);
   pthread_cond_init(&queue.work, NULL);
   pthread_cond_init(&queue.done, NULL);
-  pool.core_count = core_count < 1 ? 1 : core_count > MAX_CORES ? MAX_CORES : core_count;
-  pool.seed = seed;
   pool.claim = pool.helper_count = pool.awake = 0;
   queue.worker_started = queue.worker_sleeps = queue.waiters = 0;
   queue.first = queue.last = NULL;
@@ -178,26 +182,35 @@ EXPORT void msl_list_set_threads(List *list, uint32_t index, const uint32_t *geo
   dispatch_set_threads(&list->dispatches[index], geometry);
 }
 
-static uint64_t list_commit(const List *list, uint32_t begin, uint32_t end, char *error) {
-  uint32_t count = end - begin;
+static uint64_t commit(const Dispatch *dispatches, uint32_t count, const uint64_t *pointers, char *error) {
   CommandBuffer *commands = malloc(sizeof *commands + count * sizeof(Dispatch));
   if (!commands) return 0;
   commands->next = NULL;
-  commands->pointers = list->pointers;
+  commands->pointers = pointers;
   commands->error = error;
   commands->count = count;
-  memcpy(commands->dispatches, list->dispatches + begin, count * sizeof(Dispatch));
+  memcpy(commands->dispatches, dispatches, count * sizeof(Dispatch));
   return queue_commit(commands);
 }
 
-EXPORT uint64_t msl_list_commit(const List *list, uint32_t begin, uint32_t end) { return list_commit(list, begin, end, NULL); }
+EXPORT uint64_t msl_list_commit(const List *list, uint32_t begin, uint32_t end) {
+  return commit(list->dispatches + begin, end - begin, list->pointers, NULL);
+}
 
-/* Commits one whole list and waits for it; its error, if any, is written to `error` and reported nowhere else. */
-EXPORT uint64_t msl_list_run(const List *list, char *error) {
+/* Runs one kernel on buffer(i) = pointers[i] behind all committed work and waits for it. Returns 0 when it ran; else 1, with
+ * the reason in `error` and reported nowhere else. */
+EXPORT int msl_run(Kernel *kernel, const uint32_t *geometry, const uint64_t *pointers, uint32_t count, char *error) {
+  static const int32_t slots[MAX_BUFFERS] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                             16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30};
+  Dispatch dispatch = {.kernel = kernel, .slots = slots, .slot_count = count};
+  dispatch_set_threads(&dispatch, geometry);
   error[0] = 0;
-  uint64_t ticket = list_commit(list, 0, list->count, error);
-  if (ticket) queue_wait(ticket);
-  return ticket;
+  uint64_t ticket = commit(&dispatch, 1, pointers, error);
+  if (ticket)
+    queue_wait(ticket);
+  else
+    snprintf(error, ERROR_BYTES, "kernel '%s': no memory, or the system refuses a worker thread", kernel->name);
+  return error[0] != 0;
 }
 
 /* Waits for everything committed so far; returns 1 and moves the first error out when there was one. */

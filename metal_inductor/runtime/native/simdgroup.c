@@ -28,11 +28,12 @@ static void core_reset(Core *core) {
   for (uint32_t i = 0; i < core->stack_count; i++) core->free_stacks[i] = core->stack_count - 1 - i;
 }
 
-static Core *core_create(void) {
+static Core *core_create(uint32_t index) {
   size_t bytes = sizeof(Core) + MAX_THREADGROUP_BYTES + 64;
   Core *core = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (core == (Core *)-1) return NULL;
   core->threadgroup_memory = (char *)(((uintptr_t)(core + 1) + 63) & ~63ul);
+  core->index = index;
   for (uint32_t i = 0; i < MAX_SIMDGROUPS; i++) {
     core->simdgroups[i].index = i;
     core->simdgroups[i].posting = &core->simdgroups[i].narrow[0];

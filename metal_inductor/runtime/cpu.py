@@ -1,0 +1,438 @@
+"""The CPU device: Metal libraries translated to machine code, and frozen lists of dispatches for them.
+
+The work is done by the C code in `native/`, which clang compiles at first use; this module loads it, checks what Python
+hands it and turns its errors into exceptions. Dispatches run in commit order on one worker thread, which splits large
+ones over the cores. With one thread (`METAL_INDUCTOR_CPU_THREADS=1`) every result is reproducible to the last bit; with
+more, only floating-point atomics between threadgroups depend on timing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import metal_inductor
+from metal_inductor import cache, config
+from metal_inductor.metal.kernel_info import MAX_THREADGROUP_BYTES, KernelInfo
+
+if TYPE_CHECKING:
+    from metal_inductor.metal import frontend
+
+MAX_BUFFERS = 31
+MAX_THREADS_PER_THREADGROUP = 1024
+SIMD_WIDTH = 32
+
+_NATIVE_SOURCES = ("platform.h", "abi.h", "context.c", "core.h", "simdgroup.c", "dispatch.c", "pool.c", "queue.c")
+_ERROR_BYTES = 512
+_Geometry = ctypes.c_uint32 * 6
+_POINTER = ctypes.c_void_p
+_SIGNATURES = {  # name: (result, arguments)
+    "msl_initialise": (None, ()),
+    "msl_configure": (None, (ctypes.c_uint32, ctypes.c_uint64)),
+    "msl_completed": (ctypes.POINTER(ctypes.c_uint64), ()),
+    "msl_kernel_create": (_POINTER, (ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint32, ctypes.c_uint32)),
+    "msl_list_create": (_POINTER, (_POINTER,)),
+    "msl_list_free": (None, (_POINTER,)),
+    "msl_list_add": (ctypes.c_int, (_POINTER, _POINTER, _Geometry, _POINTER, ctypes.c_uint32, ctypes.c_uint32)),
+    "msl_list_set_threads": (None, (_POINTER, ctypes.c_uint32, _Geometry)),
+    "msl_list_commit": (ctypes.c_uint64, (_POINTER, ctypes.c_uint32, ctypes.c_uint32)),
+    "msl_run": (ctypes.c_int, (_POINTER, _Geometry, _POINTER, ctypes.c_uint32, ctypes.c_char_p)),
+    "msl_drain": (ctypes.c_int, (ctypes.c_char_p,)),
+}
+
+
+class MetalRuntimeError(RuntimeError):
+    """A kernel failed while running; the rest of its command buffer did not run."""
+
+
+class _Native:
+    """The loaded runtime: its C functions as attributes without the `msl_` prefix."""
+
+    def __init__(self) -> None:
+        self._library = _load_runtime()
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name.removeprefix("msl_"), function)
+        self._threads = config.from_environment("cpu_threads") or os.cpu_count() or 1
+        self._schedule = config.from_environment("cpu_schedule")
+        self.completed_tickets = self.completed()
+        self.initialise()
+        self.configure(self._threads, self._schedule)
+        self.in_flight: dict[int, object] = {}  # ticket -> the list whose pointer table the worker reads
+        self._error = threading.local()
+
+    def reset_after_fork(self) -> None:
+        self.in_flight.clear()
+        self.initialise()
+
+    def reconfigure(self, threads: int | None, schedule: int | None) -> None:
+        self._threads = self._threads if threads is None else (threads or os.cpu_count() or 1)
+        self._schedule = self._schedule if schedule is None else schedule
+        self.configure(self._threads, self._schedule)
+
+    def error_buffer(self) -> ctypes.Array[ctypes.c_char]:
+        if not hasattr(self._error, "buffer"):
+            self._error.buffer = ctypes.create_string_buffer(_ERROR_BYTES)
+        return self._error.buffer
+
+    def keep(self, ticket: int, owner: object) -> None:
+        """Keeps `owner` alive until the command buffer `ticket` is done. Each dictionary step is atomic: no lock."""
+        self.in_flight[ticket] = owner
+        if len(self.in_flight) > 64:
+            completed = self.completed_tickets[0]
+            for done in [old for old in list(self.in_flight) if old <= completed]:
+                self.in_flight.pop(done, None)
+
+
+def native_source() -> str:
+    """The C text of the runtime, one translation unit; compiler messages name the files."""
+    folder = pathlib.Path(__file__).parent / "native"
+    return "\n".join(f'#line 1 "{name}"\n{(folder / name).read_text()}' for name in _NATIVE_SOURCES)
+
+
+def _load_runtime() -> ctypes.CDLL:
+    """Compiles and loads the runtime, visible to the kernel libraries that are loaded later."""
+    from metal_inductor.metal import clang
+
+    def compiled(source: str) -> pathlib.Path:
+        key = cache.key("cpu runtime", source, clang.identity())
+        return cache.default().get_or_build(key, ".so", lambda: clang.compile_runtime(source))
+
+    source = native_source()
+    try:
+        return _load_shared(compiled(source), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        if "static TLS" not in str(error):
+            raise
+        # Other libraries of the process have used up what the loader reserves for the fast thread-local model.
+        return _load_shared(compiled('#define MSL_TLS_MODEL "global-dynamic"\n' + source), ctypes.RTLD_GLOBAL)
+
+
+def _load_shared(path: pathlib.Path, mode: int = ctypes.RTLD_LOCAL) -> ctypes.CDLL:
+    """dlopen; a cache on a file system mounted noexec is copied to a temporary file first."""
+    try:
+        return ctypes.CDLL(str(path), mode=mode)
+    except OSError as error:
+        if "failed to map segment" not in str(error) and "not permitted" not in str(error):
+            raise
+    with tempfile.TemporaryDirectory(prefix="metal_inductor-") as folder:
+        return ctypes.CDLL(shutil.copy(path, folder), mode=mode)
+
+
+_native: _Native | None = None
+_native_lock = threading.Lock()
+
+
+def _runtime() -> _Native:
+    global _native
+    if _native is None:
+        with _native_lock:
+            if _native is None:
+                _native = _Native()
+    return _native
+
+
+def _after_fork() -> None:
+    global _native_lock, _libraries_lock
+    _native_lock, _libraries_lock = threading.Lock(), threading.Lock()
+    if _native is not None:
+        _native.reset_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def configure(threads: int | None = None, schedule: int | None = None) -> None:
+    """Waits for all work, then sets the number of OS threads (0: one per core) and the seed of the schedule (0: fixed).
+
+    None leaves a value as it is. First they come from METAL_INDUCTOR_CPU_THREADS and METAL_INDUCTOR_CPU_SCHEDULE.
+    """
+    for name, value in (("threads", threads), ("schedule", schedule)):
+        if value is not None and (not isinstance(value, int) or value < 0):
+            raise ValueError(f"{name}={value!r}: must be an integer of at least 0")
+    drain()
+    _runtime().reconfigure(threads, schedule)
+
+
+def drain() -> None:
+    """Waits, without the GIL, for everything that this process committed.
+
+    Raises MetalRuntimeError for the first kernel that failed since the last drain.
+    """
+    if _native is None:
+        return
+    native = _native
+    error = native.error_buffer()
+    failed = native.drain(error)
+    completed = native.completed_tickets[0]
+    for ticket in [ticket for ticket in list(native.in_flight) if ticket <= completed]:
+        native.in_flight.pop(ticket, None)
+    if failed:
+        raise MetalRuntimeError(error.value.decode())
+
+
+@atexit.register
+def _drain_at_exit() -> None:
+    """Memory of the process must not go while a kernel still writes to it; nobody is left to hear of an error."""
+    if _native is not None:
+        _native.drain(_native.error_buffer())
+
+
+class CpuLibrary:
+    """One translated and loaded Metal library. `kernels`: KernelInfo by kernel name."""
+
+    def __init__(self, path: pathlib.Path, kernels: Mapping[str, KernelInfo]) -> None:
+        self.path = path
+        self.kernels = dict(kernels)
+        for info in self.kernels.values():
+            _check_limits(info)
+        native = _runtime()  # loaded first: the library's undefined symbols resolve to it
+        self._shared = _load_shared(path)
+        self._handles = {name: self._register(native, info) for name, info in self.kernels.items()}
+
+    @classmethod
+    def load(cls, source: str, include_dirs: Sequence[str | os.PathLike[str]] = ()) -> CpuLibrary:
+        """Translates, compiles and loads Metal text through the kernel cache; equal text gives the same library.
+
+        Raises SyntaxError with the line of the user's text when it is not valid Metal.
+        """
+        key = cache.key("cpu library", source, *map(os.fspath, include_dirs), _compiler_identity())
+        with _libraries_lock:
+            library = _libraries.get(key)
+        if library is None:
+            path, kernels = _compile(key, source, include_dirs)
+            library = cls(path, {info.name: info for info in kernels})
+            with _libraries_lock:
+                library = _libraries.setdefault(key, library)
+        return library
+
+    def handle(self, name: str) -> int:
+        """Address of the runtime's record of a kernel. KeyError names the kernels there are."""
+        if name not in self._handles:
+            raise KeyError(f"no kernel {name!r} in this Metal library; kernels: {', '.join(self.kernels) or 'none'}")
+        return self._handles[name]
+
+    def _register(self, native: _Native, info: KernelInfo) -> int:
+        def address(symbol: str) -> int | None:
+            return ctypes.cast(getattr(self._shared, symbol), ctypes.c_void_p).value
+
+        # Threadgroup memory is per threadgroup, which the loop over a whole row does not know.
+        as_fibers = info.uses_fibers or info.threadgroup_bytes > 0 or bool(_threadgroup_indices(info))
+        loop = None if as_fibers else address(f"msl_loop_{info.symbol}")
+        fiber = address(f"msl_fiber_{info.symbol}")
+        handle = native.kernel_create(info.name.encode(), fiber, loop, as_fibers, info.threadgroup_bytes)
+        if not handle:
+            raise MemoryError("no memory for a kernel record")
+        return handle
+
+
+_libraries: dict[str, CpuLibrary] = {}
+_libraries_lock = threading.Lock()
+
+
+@functools.cache
+def _compiler_identity() -> str:
+    """Changes with everything that a compiled library depends on besides its text."""
+    from metal_inductor.metal import clang
+
+    folder = pathlib.Path(clang.__file__).parent
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".pyo"))
+    return cache.key(metal_inductor.__version__, clang.identity(), *(path.read_bytes() for path in files))
+
+
+def _compile(
+    key: str, source: str, include_dirs: Sequence[str | os.PathLike[str]]
+) -> tuple[pathlib.Path, list[KernelInfo]]:
+    """The shared object and the kernels of a library, from the cache where both entries are there."""
+
+    @functools.cache
+    def translation() -> frontend.Translation:
+        from metal_inductor.metal.frontend import translate
+
+        return translate(source, target="cpu", include_dirs=tuple(map(os.fspath, include_dirs)))
+
+    def shared_object() -> bytes:
+        from metal_inductor.metal import clang
+
+        return clang.compile_cpu(translation().text)
+
+    store = cache.default()
+    described = store.get_or_build(
+        cache.key(key, "kernels"),
+        ".json",
+        lambda: json.dumps([info.to_json() for info in translation().kernels]).encode(),
+    )
+    path = store.get_or_build(key, ".so", shared_object)
+    return path, [KernelInfo.from_json(text) for text in json.loads(described.read_bytes())]
+
+
+def _threadgroup_indices(info: KernelInfo) -> list[int]:
+    return [
+        argument.index for argument in info.arguments if argument.kind == "threadgroup" and argument.index is not None
+    ]
+
+
+def _buffer_names(info: KernelInfo) -> dict[int, str]:
+    return {
+        argument.index: argument.name
+        for argument in info.arguments
+        if argument.kind == "buffer" and argument.index is not None
+    }
+
+
+def _check_limits(info: KernelInfo) -> None:
+    """What Metal's own compiler refuses, so that a kernel that runs here also runs there."""
+    for index, name in _buffer_names(info).items():
+        if index >= MAX_BUFFERS:
+            raise SyntaxError(
+                f"kernel '{info.name}': argument '{name}' is buffer({index}), Metal has buffer(0) to "
+                f"buffer({MAX_BUFFERS - 1})"
+            )
+    if info.threadgroup_bytes > MAX_THREADGROUP_BYTES:
+        raise SyntaxError(
+            f"kernel '{info.name}': {info.threadgroup_bytes} bytes of threadgroup memory, Metal has "
+            f"{MAX_THREADGROUP_BYTES}"
+        )
+
+
+def geometry(info: KernelInfo, threads: Sequence[int], group_size: Sequence[int]) -> ctypes.Array[ctypes.c_uint32]:
+    """Sizes of a dispatch, three axes each, as the runtime takes them. ValueError names what is out of range."""
+    where = f"kernel '{info.name}': threads={tuple(threads)}, group_size={tuple(group_size)}"
+    if len(threads) != 3 or len(group_size) != 3:
+        raise ValueError(f"{where}: both must have 3 axes")
+    if not all(0 <= extent < 1 << 32 for extent in threads) or threads[0] * threads[1] * threads[2] >= 1 << 63:
+        raise ValueError(f"{where}: each axis of threads must be in 0 .. 2**32-1, and their product below 2**63")
+    limit = min(info.max_threads, MAX_THREADS_PER_THREADGROUP)
+    if not all(extent >= 1 for extent in group_size) or group_size[0] * group_size[1] * group_size[2] > limit:
+        raise ValueError(f"{where}: each axis of group_size must be at least 1 and their product at most {limit}")
+    return _Geometry(*threads, *group_size)
+
+
+def check_buffers(info: KernelInfo, bound: Sequence[bool]) -> None:
+    """ValueError when a buffer that the kernel declares is not bound, or more are bound than Metal has."""
+    if len(bound) > MAX_BUFFERS:
+        raise ValueError(f"kernel '{info.name}': {len(bound)} buffers are bound, Metal has {MAX_BUFFERS}")
+    for index, name in _buffer_names(info).items():
+        if index >= len(bound) or not bound[index]:
+            raise ValueError(f"kernel '{info.name}': argument '{name}', buffer({index}), is not bound")
+
+
+def _threadgroup_table(info: KernelInfo, lengths: Mapping[int, int]) -> list[int]:
+    """Bytes of threadgroup(0), threadgroup(1), ...; ValueError when one is missing or all exceed Metal's memory."""
+    indices = _threadgroup_indices(info)
+    missing = [index for index in indices if lengths.get(index, 0) <= 0]
+    if missing:
+        raise ValueError(f"kernel '{info.name}': threadgroup({missing[0]}) needs a length in bytes: {dict(lengths)}")
+    table = [lengths.get(index, 0) for index in range(max(indices) + 1)] if indices else []
+    total = sum((length + 15) // 16 * 16 for length in [info.threadgroup_bytes, *table])
+    if total > MAX_THREADGROUP_BYTES:
+        raise ValueError(
+            f"kernel '{info.name}': {total} bytes of threadgroup memory, Metal has {MAX_THREADGROUP_BYTES}"
+        )
+    return table
+
+
+def run(
+    library: CpuLibrary, name: str, pointers: Sequence[int], threads: Sequence[int], group_size: Sequence[int]
+) -> None:
+    """Runs one kernel, behind all committed work, and waits. pointers[i]: address of buffer(i), 0 if unbound.
+
+    Raises ValueError for a bad geometry or a missing buffer and MetalRuntimeError when the kernel fails.
+    """
+    info = library.kernels[name]
+    sizes = geometry(info, threads, group_size)
+    check_buffers(info, [True] * len(pointers))
+    _threadgroup_table(info, {})
+    native = _runtime()
+    error = native.error_buffer()
+    table = (ctypes.c_uint64 * max(len(pointers), 1))(*pointers)
+    if native.run(library.handle(name), sizes, table, len(pointers), error):
+        raise MetalRuntimeError(error.value.decode())
+
+
+class CpuDispatchList:
+    """A frozen list of dispatches that read their buffers' addresses from one table when they run.
+
+    n_slots: entries of `pointers`, a uint64 array that the caller fills before a commit and leaves alone until drained.
+    Several threads may each commit their own list; one list belongs to one thread at a time.
+    """
+
+    def __init__(self, n_slots: int) -> None:
+        self.pointers = np.zeros(n_slots, np.uint64)
+        self._native = _runtime()
+        self._list = self._native.list_create(self.pointers.ctypes.data)
+        if not self._list:
+            raise MemoryError("no memory for a dispatch list")
+        self._infos: list[KernelInfo] = []
+        self._libraries: set[CpuLibrary] = set()
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def __del__(self) -> None:
+        if getattr(self, "_list", None):  # in-flight lists are referenced by the runtime and do not come here
+            self._native.list_free(self._list)
+            self._list = None
+
+    def add(
+        self,
+        library: CpuLibrary,
+        kernel_name: str,
+        slots: Sequence[int],
+        threads: Sequence[int],
+        group_size: Sequence[int],
+        threadgroup_lengths: Mapping[int, int] | None = None,
+    ) -> int:
+        """Appends a dispatch and returns its index.
+
+        slots[i]: index into `pointers` for buffer(i), -1 for none. threads, group_size: three axes each; a zero in
+        threads makes the dispatch do nothing. threadgroup_lengths: bytes of each threadgroup(i) argument.
+        Raises KeyError for an unknown kernel and ValueError for a geometry, slot or length out of range.
+        """
+        handle = library.handle(kernel_name)
+        info = library.kernels[kernel_name]
+        for index, slot in enumerate(slots):
+            if not -1 <= slot < len(self.pointers):
+                raise ValueError(
+                    f"kernel '{kernel_name}': buffer({index}) names slot {slot}, valid are -1 to "
+                    f"{len(self.pointers) - 1}"
+                )
+        check_buffers(info, [slot >= 0 for slot in slots])
+        lengths = _threadgroup_table(info, threadgroup_lengths or {})
+        table = (ctypes.c_int32 * max(len(slots) + len(lengths), 1))(*itertools.chain(slots, lengths))
+        sizes = geometry(info, threads, group_size)
+        index = self._native.list_add(self._list, handle, sizes, table, len(slots), len(lengths))
+        if index < 0:
+            raise MemoryError("no memory for a dispatch")
+        self._infos.append(info)
+        self._libraries.add(library)
+        return index
+
+    def set_threads(self, index: int, threads: Sequence[int], group_size: Sequence[int]) -> None:
+        """Changes the geometry of a dispatch for the commits to come."""
+        self._native.list_set_threads(self._list, index, geometry(self._infos[index], threads, group_size))
+
+    def commit(self, begin: int = 0, end: int | None = None) -> None:
+        """Hands dispatches begin .. end-1 to the worker as one command buffer and returns at once."""
+        end = len(self._infos) if end is None else end
+        if not 0 <= begin <= end <= len(self._infos):
+            raise ValueError(f"commit({begin}, {end}): the list has dispatches 0 .. {len(self._infos) - 1}")
+        if begin == end:
+            return
+        ticket = self._native.list_commit(self._list, begin, end)
+        if not ticket:
+            raise MetalRuntimeError("no memory for a command buffer, or the system refuses a worker thread")
+        self._native.keep(ticket, self)
