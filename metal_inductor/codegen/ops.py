@@ -183,22 +183,22 @@ def format_constant(value: Any, dtype: torch.dtype) -> str:
 
 
 def _format_float(value: float) -> str:
-    try:
-        rounded = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        rounded = math.copysign(math.inf, value)
+    rounded = _to_single(value)
     if math.isnan(rounded):
         return "NAN"
     if math.isinf(rounded):
         return "INFINITY" if rounded > 0 else "(-INFINITY)"
-    text = next(t for digits in range(1, 18) if _reads_as(t := f"{rounded:.{digits}g}", rounded))
+    text = next(t for digits in range(1, 18) if _to_single(float(t := f"{rounded:.{digits}g}")) == rounded)
     text += "f" if "." in text or "e" in text else ".0f"
     return f"({text})" if text.startswith("-") else text
 
 
-def _reads_as(text: str, single: float) -> bool:
-    """Whether the float32 nearest to the decimal `text` is `single`."""
-    return struct.pack("<f", float(text)) == struct.pack("<f", single) if abs(float(text)) < 3.4028235e38 else True
+def _to_single(value: float) -> float:
+    """The nearest float32."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def format_op(node: ir.Op, args: Sequence[str]) -> str:
@@ -272,13 +272,13 @@ _CONVERSIONS = {"cast": _format_cast, "relabel": _format_relabel, "bitcast": _fo
 # ---------------------------------------------------------------------------------------------- helper functions
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _blocks() -> dict[str, tuple[tuple[str, ...], str]]:
     """name -> (names it calls, text), in the order of the file. A block starts with `//@ name: needed names`."""
     parts = re.split(r"^//@ *(\w+) *:? *([\w ,]*)$", _FUNCTIONS_FILE.read_text(), flags=re.MULTILINE)
     return {
         name: (tuple(needs.replace(",", " ").split()), text.strip())
-        for name, needs, text in zip(parts[1::3], parts[2::3], parts[3::3])
+        for name, needs, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
     }
 
 

@@ -5,7 +5,7 @@
 //@ horner
 // c[0] + x * (c[1] + x * (...)): coefficients in rising order.
 template <int N>
-inline float mi_horner(float x, constant const float (&c)[N]) {
+inline float mi_horner(float x, constant float (&c)[N]) {
   float result = c[N - 1];
   for (int k = N - 2; k >= 0; --k) {
     result = metal::fma(result, x, c[k]);
@@ -222,7 +222,7 @@ inline float mi_sigmoid(float x) {
 //@ expm1: horner, scale
 // x = n ln 2 + r, |r| <= ln(2) / 2; expm1(x) = 2^n expm1(r) + (2^n - 1), whose two terms do not cancel (Cody and
 // Waite's reduction). The fit is (expm1(r) - r) / r^2.
-constant const float mi_expm1_fit[6] = {0.5000000013f, 0.1666666668f, 0.04166646494f,
+constant float mi_expm1_fit[6] = {0.5000000013f, 0.1666666668f, 0.04166646494f,
                                         0.008333310928f, 0.001393364786f, 0.0001989098846f};
 
 inline float mi_expm1(float x) {
@@ -274,7 +274,7 @@ inline float mi_logaddexp2(float a, float b) {
 //@ erfcx: horner
 // exp(x^2) erfc(x). For x >= 0 one polynomial in t = (x - 3) / (x + 3) for (1 + 2x) erfcx(x) covers the half line
 // (Shepherd and Laframboise, Math. Comp. 36, 1981).
-constant const float mi_erfcx_fit[12] = {1.253008056f, -0.1356211001f, -0.04756215615f, 0.1296447209f,
+constant float mi_erfcx_fit[12] = {1.253008056f, -0.1356211001f, -0.04756215615f, 0.1296447209f,
                                          -0.1192752813f, 0.06831319675f, -0.02376355981f, 0.002506778561f,
                                          0.001875060405f, -0.0007340818904f, -9.253776991e-5f, 8.007447042e-5f};
 
@@ -307,9 +307,9 @@ inline float mi_erfcx(float x) {
 
 //@ erf: horner
 // |x| < 0.94: x times a polynomial in x^2. Beyond: 1 - exp(polynomial), a fit of log(erfc) on [0.9, 4].
-constant const float mi_erf_small_fit[7] = {1.128379166f, -0.3761263215f, 0.1128367104f, -0.02685804248f,
+constant float mi_erf_small_fit[7] = {1.128379166f, -0.3761263215f, 0.1128367104f, -0.02685804248f,
                                             0.005197684914f, -0.0008105054511f, 8.212780533e-5f};
-constant const float mi_erf_large_fit[9] = {0.0003185396624f, -1.130231055f, -0.6318239181f,
+constant float mi_erf_large_fit[9] = {0.0003185396624f, -1.130231055f, -0.6318239181f,
                                             -0.1100871665f, 0.02642763715f, -0.004762625833f,
                                             0.0005975857702f, -4.616385863e-5f, 1.643063656e-6f};
 
@@ -333,14 +333,14 @@ inline float mi_erfc(float x) {
 //@ erfinv: horner
 // erfinv(x) = x P(w), w = -log(1 - x^2) (Giles, Approximating the erfinv function, 2010), fitted on w in [0, 6] in
 // w - 3, and on sqrt(w) in [2.44, 4.1] and [4.1, 10.3] in sqrt(w) - 3.25 and sqrt(w) - 7.2.
-constant const float mi_erfinv_middle_fit[12] = {1.62354201f, 0.2416304038f, -0.005738166674f, -0.0008361787582f,
+constant float mi_erfinv_middle_fit[12] = {1.62354201f, 0.2416304038f, -0.005738166674f, -0.0008361787582f,
                                                  0.0001951022964f, -1.272040857e-5f, -1.767616907e-6f,
                                                  4.519472619e-7f, -1.941159141e-8f, -5.917819598e-9f,
                                                  6.7451841e-10f, 1.970128996e-11f};
-constant const float mi_erfinv_tail_fit[10] = {3.083885598f, 1.005258943f, 0.005371807303f, -0.00375073545f,
+constant float mi_erfinv_tail_fit[10] = {3.083885598f, 1.005258943f, 0.005371807303f, -0.00375073545f,
                                                0.002481040593f, -0.001690304013f, 0.0009961818016f,
                                                -0.0003542126061f, -4.971541444e-5f, 7.664247389e-5f};
-constant const float mi_erfinv_far_fit[11] = {7.070718329f, 1.008391462f, -0.0005075483224f, 1.05953919e-5f,
+constant float mi_erfinv_far_fit[11] = {7.070718329f, 1.008391462f, -0.0005075483224f, 1.05953919e-5f,
                                               4.599836411e-6f, -1.322097609e-6f, 2.53207523e-7f,
                                               -3.322060024e-8f, 5.333918069e-9f, -1.784771229e-9f,
                                               2.579314404e-10f};
@@ -401,11 +401,11 @@ inline float mi_sin_pi(float x) {
 //@ lgamma: horner, sin_pi
 // [0.5, 1.5] and [1.5, 3]: the zeros at 1 and 2 times a polynomial in x - 1, x - 2; up to 8 through Gamma(x + 1) =
 // x Gamma(x); beyond, Stirling's series. Negative numbers: Gamma(x) Gamma(-x) = -pi / (x sin(pi x)).
-constant const float mi_lgamma_one_fit[14] = {-0.5772156661f, 0.8224670345f, -0.4006851789f, 0.2705803788f,
+constant float mi_lgamma_one_fit[14] = {-0.5772156661f, 0.8224670345f, -0.4006851789f, 0.2705803788f,
                                               -0.2074143589f, 0.1695843512f, -0.1433744658f, 0.1248726364f,
                                               -0.1187445834f, 0.1070867072f, -0.0505540164f, 0.0452779781f,
                                               -0.1776828818f, 0.1662927822f};
-constant const float mi_lgamma_two_fit[10] = {0.4227843372f, 0.3224670402f, -0.06735251403f, 0.02058075523f,
+constant float mi_lgamma_two_fit[10] = {0.4227843372f, 0.3224670402f, -0.06735251403f, 0.02058075523f,
                                               -0.007382075115f, 0.002887879895f, -0.001210095848f,
                                               0.000535863159f, -0.0002075852539f, 4.357662324e-5f};
 
@@ -453,7 +453,7 @@ inline float mi_lgamma(float x) {
 //@ digamma: horner
 // [1, 2]: the zero near 1.4616, in two floats, times a polynomial in x - 1.5; down to it through psi(x + 1) =
 // psi(x) + 1/x; beyond 10 the asymptotic series. Negative numbers: psi(x) = psi(1 - x) - pi / tan(pi x).
-constant const float mi_digamma_fit[11] = {0.951055876f, -0.4236274975f, 0.240542535f, -0.1483988614f,
+constant float mi_digamma_fit[11] = {0.951055876f, -0.4236274975f, 0.240542535f, -0.1483988614f,
                                            0.09498468507f, -0.06205598039f, 0.04085002674f, -0.02578688363f,
                                            0.017114989f, -0.01637362026f, 0.01090258867f};
 
@@ -515,14 +515,14 @@ inline float mi_trigamma(float x) {
 //@ bessel_i: horner
 // Modified Bessel functions. |x| <= 6: power series in (x / 2)^2, economised; beyond: exp(x) / sqrt(x) times a
 // polynomial in 1 / x.
-constant const float mi_i0_small_fit[9] = {1.0f, 0.2499999944f, 0.02777779445f, 0.001736092178f, 6.945518953e-5f,
+constant float mi_i0_small_fit[9] = {1.0f, 0.2499999944f, 0.02777779445f, 0.001736092178f, 6.945518953e-5f,
                                            1.925600031e-6f, 4.000006265e-8f, 5.476564104e-10f, 1.135286475e-11f};
-constant const float mi_i0_large_fit[8] = {0.3989422822f, 0.0498664247f, 0.0282147143f, 0.02198941513f,
+constant float mi_i0_large_fit[8] = {0.3989422822f, 0.0498664247f, 0.0282147143f, 0.02198941513f,
                                            0.1924779649f, -1.407477634f, 7.333395313f, -10.61433919f};
-constant const float mi_i1_small_fit[9] = {1.000000003f, 0.4999999417f, 0.08333350551f, 0.006944248941f,
+constant float mi_i1_small_fit[9] = {1.000000003f, 0.4999999417f, 0.08333350551f, 0.006944248941f,
                                            0.0003473331055f, 1.15388955e-5f, 2.820831836e-7f, 4.22845948e-9f,
                                            1.067083971e-10f};
-constant const float mi_i1_large_fit[8] = {0.3989422785f, -0.1496019219f, -0.04692377243f, -0.03331064776f,
+constant float mi_i1_large_fit[8] = {0.3989422785f, -0.1496019219f, -0.04692377243f, -0.03331064776f,
                                            -0.2122606334f, 1.449933616f, -7.597220537f, 10.54490019f};
 
 inline float mi_i0_series(float x) {
