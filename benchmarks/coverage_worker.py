@@ -26,9 +26,11 @@ def full_name(op: Any) -> str:
 
 def float32_ops() -> dict[str, Any]:
     """Name -> op, for every op of the database that takes float32 on a CPU."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal import common_methods_invocations as database
 
-    return {full_name(op): op for op in op_db if torch.float32 in op.supported_dtypes("cpu")}
+    # Its wrapper around random ops saves and restores the generator, which Dynamo cannot trace; `run` seeds instead.
+    database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    return {full_name(op): op for op in database.op_db if torch.float32 in op.supported_dtypes("cpu")}
 
 
 def check(op: Any, backend: str) -> dict[str, Any]:
@@ -36,8 +38,9 @@ def check(op: Any, backend: str) -> dict[str, Any]:
     torch.manual_seed(SEED)
     sample = next(iter(op.sample_inputs("cpu", torch.float32)))
     arguments = (sample.input, tuple(sample.args), dict(sample.kwargs))
+    call = call_of(op.op)
     try:
-        expected, again = run(op.op, arguments), run(op.op, arguments)
+        expected, again = run(call, arguments), run(call, arguments)
     except Exception as error:
         return {"status": "eager raises", "detail": _first_line(error)}
     from metal_inductor import report
@@ -45,7 +48,7 @@ def check(op: Any, backend: str) -> dict[str, Any]:
     torch._dynamo.reset()
     with report.collect() as graphs:
         try:
-            actual = run(torch.compile(call_of(op.op), backend=backend, fullgraph=True), arguments)
+            actual = run(torch.compile(call, backend=backend, fullgraph=True), arguments)
         except Exception as error:
             return {"status": "raises", "detail": _first_line(error), **_summary(graphs)}
     # what eager itself does not repeat under one seed is uninitialised memory: only its shape can be compared
@@ -61,12 +64,11 @@ def call_of(function: Any) -> Any:
     return call
 
 
-def run(function: Any, arguments: tuple) -> Any:
+def run(call: Any, arguments: tuple) -> Any:
     """The results together with the arguments, which the op may have changed: both must equal eager's."""
     fresh = tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else copy.copy(value), arguments)
     torch.manual_seed(SEED)
-    results = function(*fresh) if getattr(function, "_torchdynamo_orig_callable", None) else call_of(function)(*fresh)
-    return results, fresh
+    return call(*fresh), fresh
 
 
 def difference(expected: Any, actual: Any, values: bool = True) -> str | None:
@@ -103,6 +105,8 @@ def main(backend: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what an op prints must not mix with the answers
     warnings.filterwarnings("ignore")
+    torch._dynamo.config.capture_scalar_outputs = True
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
     ops = float32_ops()
     for line in sys.stdin:
         name = line.strip()

@@ -35,12 +35,12 @@ def _config(arguments: argparse.Namespace) -> int:
 
 
 def _cache(arguments: argparse.Namespace) -> int:
-    from metal_inductor import cache
+    from metal_inductor import cache_inventory
 
     if arguments.action == "clear":
-        print(f"removed {cache.clear()} files")
+        print(f"removed {cache_inventory.clear()} entries")
         return 0
-    for name, value in cache.info().items():
+    for name, value in cache_inventory.info().items():
         print(f"{name}: {value}")
     return 0
 

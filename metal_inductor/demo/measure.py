@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-from metal_inductor import cache as kernel_cache
-from metal_inductor import report
+from metal_inductor import config, report
 from metal_inductor.demo.generate import Decoder, static_cache, tokens_per_second
 from metal_inductor.demo.model import DemoError, LanguageModel
 
@@ -137,7 +136,7 @@ def compile_seconds(compiled: Compiled, request: Request, started_empty: bool) -
     if cold is None:
         with tempfile.TemporaryDirectory(prefix="metal_inductor_cold_") as folder:
             cold = _in_new_process(request, {"METAL_INDUCTOR_CACHE_DIR": folder})
-    if warm is None and kernel_cache.enabled():
+    if warm is None and config.from_environment("cache"):
         warm = _in_new_process(request, {})
     return {"compile_seconds_cold": cold, "compile_seconds_warm": warm}
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from metal_inductor import cache
+from metal_inductor import cache_inventory
 from metal_inductor.demo import measure, model, table
 from metal_inductor.demo.generate import tokens_per_second
 from metal_inductor.demo.progress import Progress
@@ -50,7 +50,7 @@ def _write(text: str) -> None:
 
 def answer(request: measure.Request, emit: Callable[[str], None]) -> dict[str, Any]:
     """Load, compile, answer (text goes to `emit` as it comes), check against eager, measure: the object of `--json`."""
-    started_empty = cache.is_empty()
+    started_empty = not cache_inventory.entries()
     progress = Progress(stages=2)
     with progress.stage("loading the model"):
         language_model = model.load(request.model_path, request.device)
