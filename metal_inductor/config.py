@@ -23,6 +23,7 @@ class Option:
     default_text: str = ""  # what the README shows where `default` alone says too little
     choices: tuple[str, ...] = ()
     minimum: int | None = None
+    per_process: bool = False  # shared by all compilations: only its environment variable sets it
 
     @property
     def variable(self) -> str:
@@ -75,10 +76,19 @@ TABLE: tuple[Option, ...] = (
         choices=("auto", "cpu", "mps", "cuda"),
     ),
     Option("dump_dir", str, None, "Folder to which each stage of each graph is written as text.", "nothing is written"),
-    Option("cache", bool, True, "Keep compiled kernels on disk. Off, they last as long as the process."),
-    Option("cache_dir", str, None, "Folder of the kernel cache.", "the platform's cache folder"),
-    Option("clang", str, None, "The clang or zig that compiles Metal text off macOS.", "zig of the `ziglang` wheel"),
-    Option("cpu_threads", int, 0, "OS threads of the CPU device.", "one per core", minimum=0),
+    Option(
+        "cache", bool, True, "Keep compiled kernels on disk. Off, they last as long as the process.", per_process=True
+    ),
+    Option("cache_dir", str, None, "Folder of the kernel cache.", "the platform's cache folder", per_process=True),
+    Option(
+        "clang",
+        str,
+        None,
+        "The clang or zig that compiles Metal text off macOS.",
+        "zig of the `ziglang` wheel",
+        per_process=True,
+    ),
+    Option("cpu_threads", int, 0, "OS threads of the CPU device.", "one per core", minimum=0, per_process=True),
     Option(
         "cpu_schedule",
         int,
@@ -86,10 +96,12 @@ TABLE: tuple[Option, ...] = (
         "Seed of the order in which the CPU device runs the threads of a threadgroup; 0 is the fixed order. A race "
         "between threads shows as a result that changes with the seed.",
         minimum=0,
+        per_process=True,
     ),
 )
 
 _BY_NAME = {option.name: option for option in TABLE}
+_PER_CALL = tuple(option.name for option in TABLE if not option.per_process)
 
 MODES: dict[str, str] = {
     "default": "Fused kernels, replayed as a frozen list of dispatches.",
@@ -109,7 +121,10 @@ def resolve(options: Mapping[str, Any] | None = None, mode: str | None = None) -
     given = dict(options or {})
     for name in given:
         if name not in _BY_NAME:
-            raise ValueError(_unknown("option", name, _BY_NAME))
+            raise ValueError(_unknown("option", name, _PER_CALL))
+        if _BY_NAME[name].per_process:
+            variable = _BY_NAME[name].variable
+            raise ValueError(f"metal_inductor option {name!r} holds for the whole process: set {variable} instead")
     mode = "default" if mode is None else mode
     if mode not in MODES:
         raise ValueError(_unknown("mode", mode, MODES))
@@ -168,7 +183,8 @@ def markdown() -> str:
     lines = ["| option | environment variable | default | meaning |", "|---|---|---|---|"]
     for option in TABLE:
         default = option.default_text or f"`{option.default}`"
-        lines.append(f"| `{option.name}` | `{option.variable}` | {default} | {option.meaning} |")
+        name = "(environment only)" if option.per_process else f"`{option.name}`"
+        lines.append(f"| {name} | `{option.variable}` | {default} | {option.meaning} |")
     lines += ["", "| mode | meaning here |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in MODES.items()]
     return "\n".join(lines) + "\n"

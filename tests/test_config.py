@@ -44,7 +44,8 @@ def test_every_mode_of_torch_is_accepted(mode):
         ({"commit_every": 0}, None, ["commit_every=0", "at least 1"]),
         ({"commit_every": True}, None, ["commit_every=True", "integer"]),
         ({"fusion": 1}, None, ["fusion=1", "true or false"]),
-        ({"cache_dir": 3}, None, ["cache_dir=3", "text"]),
+        ({"dump_dir": 3}, None, ["dump_dir=3", "text"]),
+        ({"cache_dir": "kernels"}, None, ["'cache_dir'", "whole process", "METAL_INDUCTOR_CACHE_DIR"]),
     ],
 )
 def test_what_is_wrong_and_what_is_valid_are_named(options, mode, named):
