@@ -42,3 +42,24 @@ def decide(condition: sympy.Basic, fake: Any) -> bool | None:
         return bool(shape_env.evaluate_expr(condition))
     except GuardOnDataDependentSymNode:
         return None
+
+
+def python_text(expr: sympy.Expr) -> str:
+    """A size expression as Python source over the names of its symbols."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return PythonPrinter().doprint(expr)
+
+
+def core_decompositions() -> dict[Any, Any]:
+    """torch's decompositions to its core set of ATen ops, for the inference and the backward graph."""
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions())
+
+
+def all_decompositions() -> dict[Any, Any]:
+    """Every decomposition that torch has, also those of core ops."""
+    from torch._decomp import decomposition_table
+
+    return dict(decomposition_table)
