@@ -1,7 +1,7 @@
 """What torch's own Metal backend (Inductor for mps) would dispatch for a graph, found on a machine without a Mac.
 
 The graph is captured on the CPU, moved to fake mps tensors, lowered and turned into Inductor's wrapper program: its
-calls are what is counted. Nothing is compiled or run for a Mac. This is the one place that uses Inductor's private names.
+calls are what is counted. Nothing is compiled or run for a Mac. Only this file uses private names of Inductor.
 """
 
 from __future__ import annotations

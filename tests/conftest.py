@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -20,6 +21,17 @@ def kernel_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         if "METAL_INDUCTOR_CACHE_DIR" not in os.environ:
             patch.setenv("METAL_INDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
         yield os.environ["METAL_INDUCTOR_CACHE_DIR"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def backend_by_name() -> None:
+    """`backend="metal_inductor"` also where the tests run on a checkout that is not installed."""
+    if "metal_inductor" not in entry_points(group="torch_dynamo_backends").names:
+        from torch._dynamo import register_backend
+
+        from metal_inductor.compiler import backend
+
+        register_backend(backend, name="metal_inductor")
 
 
 @pytest.fixture(autouse=True)
