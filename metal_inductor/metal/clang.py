@@ -1,0 +1,162 @@
+"""The compiler: clang from the ziglang wheel, or the one that METAL_INDUCTOR_CLANG names."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from .tokens import MetalSyntaxError
+
+INCLUDE_DIRECTORY = pathlib.Path(__file__).parent / "include"
+_LANGUAGE_FLAGS = (
+    "-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc", "-Xclang", "-cl-ext=+all",
+    "-cl-single-precision-constant", f"-I{INCLUDE_DIRECTORY}",
+    "-Wno-duplicate-decl-specifier", "-Wno-unknown-pragmas", "-Wno-unknown-attributes", "-Wno-ignored-attributes",
+    "-Wno-unused-value", "-Wno-pass-failed",
+)  # fmt: skip
+# Metal's safe math: no contraction, no reassociation. Errno and floating-point traps do not exist on a GPU.
+_NUMERIC_FLAGS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-char")
+_CODE_FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-mllvm", "-runtime-memory-check-threshold=64")
+_METAL_MACROS = (
+    "-D__METAL__=1", "-D__METAL_VERSION__=320", "-D__METAL_MACOS__=1", "-D__HAVE_BFLOAT__=1",
+    "-DMSL_PREPROCESSING", "-DMETAL_FUNC=inline",
+)  # fmt: skip
+_GLIBC_MINOR = 28  # the oldest glibc that torch's wheels run on
+_DIAGNOSTIC = re.compile(r"^(?P<file>[^\n]*?):(?P<line>\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.M)
+_SPACE_NAMES = {"__global_device": "device", "const __global": "constant", "__global": "constant",
+                "__local": "threadgroup", "__private": "thread", "__generic": "unqualified"}  # fmt: skip
+
+
+@functools.cache
+def command() -> tuple[str, ...]:
+    """Command line that starts clang. Raises RuntimeError if there is none."""
+    named = os.environ.get("METAL_INDUCTOR_CLANG")
+    if named:
+        path = pathlib.Path(named)
+        if not path.is_file():
+            raise RuntimeError(
+                f"METAL_INDUCTOR_CLANG names {named!r}, which is not a file; it must be a clang or zig binary"
+            )
+        return (str(path), "clang") if path.stem.startswith("zig") else (str(path),)
+    try:
+        import ziglang
+    except ImportError as error:
+        raise RuntimeError("no Metal compiler: install the package 'ziglang' or set METAL_INDUCTOR_CLANG") from error
+    binary = pathlib.Path(ziglang.__file__).parent / ("zig.exe" if sys.platform == "win32" else "zig")
+    return (str(binary), "clang")
+
+
+@functools.cache
+def _target_flags() -> tuple[str, ...]:
+    machine = platform.machine().lower()
+    if machine in ("x86_64", "amd64"):
+        return ("-target", "x86_64-linux-gnu", "-march=native")
+    if machine in ("aarch64", "arm64"):
+        return ("-target", "aarch64-linux-gnu", "-mcpu=native")
+    raise RuntimeError(f"Metal kernels do not compile for {machine!r}; supported are x86_64 and aarch64")
+
+
+@functools.cache
+def identity() -> str:
+    """What the result of a compilation depends on besides its text: compiler, machine, flags and headers."""
+    version = subprocess.run([*command(), "--version"], capture_output=True, text=True, check=True).stdout
+    probe = [*command(), *_target_flags(), "-###", "-x", "c", "-c", os.devnull, "-o", os.devnull]
+    features = re.findall(
+        r'"-target-(?:cpu|feature)" "([^"]*)"', subprocess.run(probe, capture_output=True, text=True).stderr
+    )
+    digest = hashlib.sha256(
+        repr((version, features, _target_flags(), _NUMERIC_FLAGS, _CODE_FLAGS, _LANGUAGE_FLAGS[:-6])).encode()
+    )
+    for path in sorted(INCLUDE_DIRECTORY.rglob("*")):
+        if path.is_file():
+            digest.update(path.relative_to(INCLUDE_DIRECTORY).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def torch_include_directories() -> tuple[str, ...]:
+    """Where `#include <c10/metal/...>` is found: the headers that torch itself ships."""
+    import torch
+
+    directory = pathlib.Path(torch.__file__).parent / "include"
+    return (str(directory),) if directory.is_dir() else ()
+
+
+def preprocess(source: str, include_dirs: Sequence[str | pathlib.Path], name: str) -> str:
+    """Runs the C preprocessor with Metal's predefined macros. Raises MetalSyntaxError."""
+    directories = (str(INCLUDE_DIRECTORY), *map(str, include_dirs), *torch_include_directories())
+    arguments = [*command(), "-E", "-x", "c++", "-std=c++17", "-nostdinc", "-undef", *_METAL_MACROS]
+    return _run([*arguments, *(f"-I{d}" for d in directories), "-"], _with_name(source, name)).decode()
+
+
+def _with_name(source: str, name: str) -> str:
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'#line 1 "{quoted}"\n{source}'
+
+
+def compile_cpu(translation_text: str) -> bytes:
+    """Compiles the text of a Translation to a shared library for this machine. Raises MetalSyntaxError."""
+    flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *_CODE_FLAGS)
+    return _build(flags, translation_text)
+
+
+def compile_runtime(c_source: str) -> bytes:
+    """Compiles C source of the runtime to a shared library for this machine. Raises RuntimeError with clang's message."""
+    flags = (*_target_flags(), "-x", "c", "-std=gnu11", *_libc_flags(), "-O2", "-fPIC")
+    try:
+        return _build(flags, c_source)
+    except MetalSyntaxError as error:
+        raise RuntimeError(f"the CPU runtime does not compile: {error}") from error
+
+
+def _libc_flags() -> tuple[str, ...]:
+    """Headers of the C library: zig brings its own, another clang uses the system's."""
+    library = pathlib.Path(command()[0]).parent / "lib"
+    if command()[1:] != ("clang",) or not library.is_dir():
+        return ()
+    family, machine = ("x86", "x86_64") if "x86_64" in _target_flags()[1] else ("aarch64", "aarch64")
+    names = (f"{machine}-linux-gnu", f"{family}-linux-gnu", "generic-glibc", f"{machine}-linux-any", f"{family}-linux-any",
+             "any-linux-any")  # fmt: skip
+    folders = [library / "include", *(library / "libc" / "include" / name for name in names)]
+    existing = [argument for folder in folders if folder.is_dir() for argument in ("-isystem", str(folder))]
+    return ("-nostdinc", f"-D__GLIBC_MINOR__={_GLIBC_MINOR}", *existing)
+
+
+def _build(flags: Sequence[str], text: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="metal_inductor_") as folder:
+        object_path, library_path = os.path.join(folder, "code.o"), os.path.join(folder, "code.so")
+        _run([*command(), *flags, "-c", "-", "-o", object_path], text)
+        _run([*_linker(), "-o", library_path, object_path], "")
+        return pathlib.Path(library_path).read_bytes()
+
+
+def _linker() -> tuple[str, ...]:
+    """Names that stay undefined are found in the process: the runtime's functions and the C library."""
+    if command()[1:] == ("clang",):
+        return (command()[0], "ld.lld", "-shared", "--hash-style=gnu")
+    return (*command(), *_target_flags()[:2], "-shared", "-nostdlib")
+
+
+def _run(arguments: Sequence[str], text: str) -> bytes:
+    process = subprocess.run(arguments, input=text.encode(), capture_output=True)
+    if process.returncode:
+        raise _syntax_error(process.stderr.decode(errors="replace"))
+    return process.stdout
+
+
+def _syntax_error(output: str) -> Exception:
+    """The first error that clang reports, in Metal's words, with the whole report behind it."""
+    report = output
+    for internal, metal in _SPACE_NAMES.items():
+        report = report.replace(internal, metal)
+    found = _DIAGNOSTIC.search(report)
+    if found is None:
+        return RuntimeError(f"the Metal compiler failed:\n{output}")
+    return MetalSyntaxError(found["file"], int(found["line"]), f"{found['message']}\n{report[:8000]}")

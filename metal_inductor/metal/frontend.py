@@ -1,0 +1,159 @@
+"""Metal Shading Language text -> C++ for OpenCL text that clang compiles for a CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+from . import clang, rewrite, strictness, threadgroup_memory
+from .entry_points import entry_points
+from .kernel_info import DEFAULT_MAX_THREADS, MAX_THREADGROUP_BYTES, KernelInfo
+from .kernel_parser import Kernel, find_instantiations, find_kernels
+from .outline import Outline, parse_outline
+from .reachability import synchronising_functions
+from .tokens import MetalSyntaxError, Tokens
+
+__all__ = ["MetalSyntaxError", "Translation", "translate"]
+
+_STANDARD_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:metal_\w+|simd/\w+\.h)>[^\n]*", re.M)
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?!pragma\b)\w", re.M)
+_LINE_MARKER = re.compile(r'^# (\d+) ("[^"\n]*").*$', re.M)
+_PREDEFINED = re.compile(r"\b__(?:METAL|HAVE|LINE|FILE|COUNTER)\w*__\b|\b_Pragma\b|\bMETAL_FUNC\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """C++ for OpenCL text of a Metal library, and its kernels in the order of their symbols."""
+
+    text: str
+    kernels: tuple[KernelInfo, ...]
+
+
+def translate(
+    source: str,
+    *,
+    target: str = "cpu",
+    include_dirs: Sequence[str | pathlib.Path] = (),
+    name: str = "<metal>",
+    constants: Mapping[int | str, object] | None = None,
+) -> Translation:
+    """Translates a Metal library.
+
+    target: 'cpu'. include_dirs: where `#include` looks besides torch's own headers. name: file name in messages.
+    constants: values of function constants by index or name; the others are undefined and read as zero.
+    Raises MetalSyntaxError, whose first line is "<name>:LINE: error: message" with a line of the user's text.
+    """
+    if target != "cpu":
+        raise ValueError(f"target {target!r} is not supported; valid is 'cpu'")
+    tokens = Tokens(_preprocess(source, include_dirs, name), name)
+    outline = parse_outline(tokens)
+    strictness.check(tokens, outline)
+    kernels = find_kernels(tokens, outline)
+    instantiations = find_instantiations(tokens, outline)
+    synchronising, anonymous = synchronising_functions(tokens, outline)
+    sizes = {k.function.qualified_name: _give_memory(tokens, k) for k in kernels}
+    constant_numbers = _rewrite_language(tokens, outline)
+    infos, entries = [], []
+    for host_name, expression, kernel in _named_kernels(tokens, outline, kernels, instantiations):
+        size = sizes[kernel.function.qualified_name]
+        info = KernelInfo(
+            name=host_name,
+            symbol=f"k{len(infos)}",
+            arguments=kernel.arguments,
+            threadgroup_bytes=MAX_THREADGROUP_BYTES if size is None else size,
+            max_threads=kernel.max_threads or DEFAULT_MAX_THREADS,
+            uses_fibers=anonymous
+            or kernel.function.name in synchronising
+            or any(a.kind == "threadgroup" for a in kernel.arguments),
+        )
+        infos.append(info)
+        entries.append(entry_points(info, expression, size != 0))
+    text = _assemble(tokens, name, _constant_definitions(constant_numbers, constants or {}), entries)
+    return Translation(text, tuple(infos))
+
+
+def _preprocess(source: str, include_dirs: Sequence[str | pathlib.Path], name: str) -> str:
+    """Expands macros and includes; a text without any is spared the run of the preprocessor."""
+    plain = _STANDARD_INCLUDE.sub("", source)
+    if not _DIRECTIVE.search(plain) and not _PREDEFINED.search(plain):
+        return plain
+    expanded = clang.preprocess(source, include_dirs, name)
+    return _LINE_MARKER.sub(r"#line \1 \2", expanded)
+
+
+def _give_memory(tokens: Tokens, kernel: Kernel) -> int | None:
+    """Places the kernel's threadgroup variables and adds the parameter that brings their memory."""
+    size = threadgroup_memory.place_variables(tokens, kernel.function)
+    if size != 0:
+        comma = "," if kernel.arguments else ""
+        tokens.items[kernel.function.parameters] = f"(threadgroup char *{threadgroup_memory.BLOCK}{comma}"
+    return size
+
+
+def _rewrite_language(tokens: Tokens, outline: Outline) -> dict[str, int]:
+    numbers = rewrite.rewrite_function_constants(tokens)
+    rewrite.erase_attributes(tokens)
+    rewrite.rewrite_constants(tokens, outline)
+    rewrite.rewrite_method_spaces(tokens, outline)
+    rewrite.rewrite_swizzles(tokens, outline)
+    rewrite.rewrite_conditionals(tokens)
+    rewrite.rewrite_literals(tokens)
+    rewrite.rename_reserved(tokens)
+    return numbers
+
+
+def _named_kernels(tokens: Tokens, outline: Outline, kernels: list[Kernel], instantiations):
+    """(host name, expression, kernel) of every kernel that a host can call."""
+    by_name = {k.function.name: k for k in kernels}
+    seen: set[str] = set()
+    for kernel in kernels:
+        if kernel.function.name not in outline.templates:
+            yield (
+                _unique(tokens, kernel, kernel.host_name or kernel.function.name, seen),
+                kernel.function.qualified_name,
+                kernel,
+            )
+    for instantiation in instantiations:
+        kernel = by_name.get(instantiation.function)
+        if kernel is None:
+            raise tokens.error(
+                instantiation.begin,
+                f"'{instantiation.function}' is not a kernel of this library; "
+                f"its kernels are: {', '.join(sorted(by_name)) or 'none'}",
+            )
+        yield _unique(tokens, kernel, instantiation.name, seen), instantiation.expression, kernel
+
+
+def _unique(tokens: Tokens, kernel: Kernel, host_name: str, seen: set[str]) -> str:
+    if host_name in seen:
+        raise tokens.error(kernel.function.name_at, f"two kernels have the name '{host_name}'")
+    seen.add(host_name)
+    return host_name
+
+
+def _constant_definitions(numbers: Mapping[str, int], values: Mapping[int | str, object]) -> str:
+    """Macros that give each function constant its value."""
+    unknown = [key for key in values if key not in numbers and key not in numbers.values()]
+    if unknown:
+        raise ValueError(f"no function constant {unknown[0]!r} in this library; valid are {sorted(numbers)}")
+    lines = []
+    for name, number in numbers.items():
+        value = values.get(name, values.get(number))
+        literal = {True: "true", False: "false", None: "{}"}.get(value, str(value)) if value is not None else "{}"
+        lines.append(f"#define MSL_FUNCTION_CONSTANT_{number} {literal}")
+        lines.append(f"#define MSL_FUNCTION_CONSTANT_DEFINED_{number} {'true' if value is not None else 'false'}")
+    return "".join(line + "\n" for line in lines)
+
+
+def _assemble(tokens: Tokens, name: str, definitions: str, entries: list[str]) -> str:
+    """User functions are inlined throughout, so that a barrier or shuffle has one address per place in the text."""
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    return (
+        f'#include <metal_stdlib>\n#include "msl/entry.h"\n{definitions}'
+        "#pragma clang attribute push(__attribute__((always_inline)), apply_to = function)\n"
+        f'#line 1 "{quoted}"\n{tokens.join()}\n'
+        '#line 1 "<entry points>"\n#pragma clang attribute pop\n'
+        "#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable\n" + "".join(entries)
+    )

@@ -1,0 +1,259 @@
+// <metal_simdgroup>, <metal_quadgroup> and <metal_compute>: barriers, shuffles, reductions, prefix sums and votes.
+//
+// Each operation is inlined into its caller, and so is every user function: the runtime tells diverged lanes apart by the
+// address they wait at.
+#ifndef MSL_SIMDGROUP_H
+#define MSL_SIMDGROUP_H
+#include "msl/relational.h"
+#include "msl_abi.h"
+
+namespace metal {
+enum class mem_flags : uint {
+  mem_none = 0,
+  mem_device = 1,
+  mem_threadgroup = 2,
+  mem_texture = 4,
+  mem_threadgroup_imageblock = 8,
+  mem_object_data = 16
+};
+constexpr MSL_INLINE mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(uint(a) | uint(b)); }
+constexpr MSL_INLINE mem_flags operator&(mem_flags a, mem_flags b) { return mem_flags(uint(a) & uint(b)); }
+enum memory_order {
+  memory_order_relaxed,
+  memory_order_acquire,
+  memory_order_release,
+  memory_order_acq_rel,
+  memory_order_seq_cst
+};
+enum thread_scope {
+  thread_scope_thread,
+  thread_scope_simdgroup,
+  thread_scope_threadgroup,
+  thread_scope_device,
+  thread_scope_system
+};
+MSL_INLINE void threadgroup_barrier(mem_flags) { msl_threadgroup_barrier(); }
+MSL_INLINE void simdgroup_barrier(mem_flags) { msl_simdgroup_barrier(); }
+MSL_INLINE void atomic_thread_fence(mem_flags, memory_order = memory_order_seq_cst, thread_scope = thread_scope_device) {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+}  // namespace metal
+
+namespace msl {
+
+template <class T> MSL_INLINE ulong pack(T value) {
+  if constexpr (sizeof(T) == 1) return as_type<uchar>(value);
+  else if constexpr (sizeof(T) == 2) return as_type<ushort>(value);
+  else if constexpr (sizeof(T) == 4) return as_type<uint>(value);
+  else return as_type<ulong>(value);
+}
+template <class T> MSL_INLINE T unpack(ulong bits) {
+  if constexpr (sizeof(T) == 1) return as_type<T>(uchar(bits));
+  else if constexpr (sizeof(T) == 2) return as_type<T>(ushort(bits));
+  else if constexpr (sizeof(T) == 4) return as_type<T>(uint(bits));
+  else return as_type<T>(bits);
+}
+
+MSL_INLINE uint lane() { return msl_self()->thread_index_in_simdgroup; }
+
+// The value that another lane holds. A lane that takes no part holds a pattern that is NaN in every float type: Metal
+// leaves it undefined, and a loud value finds the mistake.
+template <class T> MSL_INLINE T value_of_lane(T value, uint source) {
+  const device MslExchange *all = msl_simd_exchange(pack(value), 0);
+  source &= 31;
+  return unpack<T>((all->mask >> source) & 1 ? all->value[source] : 0x7ff7dead7fa77fa7ul);
+}
+
+// Halves fold onto each other, so that sums round as a butterfly of shuffles does.
+template <class T, class Combine> MSL_INLINE T reduce_lanes(T value, Combine combine, uint first, uint count) {
+  const device MslExchange *all = msl_simd_exchange(pack(value), 0);
+  uint mask = all->mask;
+  if (mask == 0xffffffffu && count == 32) {
+    T partial[32];
+    for (int i = 0; i < 32; ++i) partial[i] = unpack<T>(all->value[i]);
+#pragma unroll
+    for (int width = 16; width > 0; width >>= 1)
+      for (int i = 0; i < width; ++i) partial[i] = combine(partial[i], partial[i + width]);
+    return partial[0];
+  }
+  bool started = false;
+  T result = value;
+  for (uint i = first; i < first + count; ++i) {
+    if (!((mask >> i) & 1)) continue;
+    T next = unpack<T>(all->value[i]);
+    if (started) next = combine(result, next);
+    result = next;
+    started = true;
+  }
+  return result;
+}
+
+template <class T, class Combine> MSL_INLINE T scan_lanes(T value, Combine combine, T identity, bool inclusive) {
+  const device MslExchange *all = msl_simd_exchange(pack(value), 0);
+  uint end = lane() + (inclusive ? 1 : 0);
+  T result = identity;
+  for (uint i = 0; i < end; ++i)
+    if ((all->mask >> i) & 1) result = combine(result, unpack<T>(all->value[i]));
+  return result;
+}
+
+struct sum { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a + b); } };
+struct product { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a * b); } };
+struct minimum { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(metal::min(a, b)); } };
+struct maximum { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(metal::max(a, b)); } };
+struct bit_and { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a & b); } };
+struct bit_or { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a | b); } };
+struct bit_xor { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a ^ b); } };
+
+MSL_INLINE uint lane_above(uint delta) { return lane() + delta > 31 ? lane() : lane() + delta; }
+MSL_INLINE uint lane_below(uint delta) { return lane() < delta ? lane() : lane() - delta; }
+MSL_INLINE uint lane_in_quad(uint index) { return (lane() & ~3u) | (index & 3); }
+
+}  // namespace msl
+
+namespace metal {
+
+// Shuffles and reductions exist for numbers of at most 32 bits; overloads make any other type an error.
+#define MSL_FOR_SIMD_TYPES(M) MSL_FOR_SMALL_INTEGERS(M) M(half) M(float) M(bfloat)
+#define MSL_SHUFFLE(T, name, source) \
+  MSL_INLINE T name(T value, ushort amount) { return msl::value_of_lane(value, source); }
+#define MSL_FILL_SHUFFLE(T, name, source, outside) \
+  MSL_INLINE T name(T value, T filling, ushort amount, ushort width = 32) { \
+    uint lane = msl::lane() & (width - 1); \
+    T shuffled = msl::value_of_lane(value, source); \
+    return outside ? filling : shuffled; \
+  }
+#define MSL_FOLDS(T, suffix, function) \
+  MSL_INLINE T simd_##suffix(T value) { return msl::reduce_lanes(value, function(), 0, 32); } \
+  MSL_INLINE T quad_##suffix(T value) { return msl::reduce_lanes(value, function(), msl::lane() & ~3u, 4); }
+#define MSL_SIMD_OPERATIONS(T) \
+  MSL_SHUFFLE(T, simd_shuffle, amount) \
+  MSL_SHUFFLE(T, simd_broadcast, amount) \
+  MSL_SHUFFLE(T, simd_shuffle_xor, msl::lane() ^ amount) \
+  MSL_SHUFFLE(T, simd_shuffle_down, msl::lane_above(amount)) \
+  MSL_SHUFFLE(T, simd_shuffle_up, msl::lane_below(amount)) \
+  MSL_SHUFFLE(T, simd_shuffle_rotate_down, msl::lane() + amount) \
+  MSL_SHUFFLE(T, simd_shuffle_rotate_up, msl::lane() - amount) \
+  MSL_SHUFFLE(T, quad_shuffle, msl::lane_in_quad(amount)) \
+  MSL_SHUFFLE(T, quad_broadcast, msl::lane_in_quad(amount)) \
+  MSL_SHUFFLE(T, quad_shuffle_xor, msl::lane() ^ (amount & 3)) \
+  MSL_SHUFFLE(T, quad_shuffle_down, msl::lane_in_quad((msl::lane() & 3) + amount > 3 ? msl::lane() : msl::lane() + amount)) \
+  MSL_SHUFFLE(T, quad_shuffle_up, msl::lane_in_quad((msl::lane() & 3) < amount ? msl::lane() : msl::lane() - amount)) \
+  MSL_SHUFFLE(T, quad_shuffle_rotate_down, msl::lane_in_quad(msl::lane() + amount)) \
+  MSL_SHUFFLE(T, quad_shuffle_rotate_up, msl::lane_in_quad(msl::lane() - amount)) \
+  MSL_FILL_SHUFFLE(T, simd_shuffle_and_fill_down, msl::lane_above(amount), lane + amount > uint(width - 1)) \
+  MSL_FILL_SHUFFLE(T, simd_shuffle_and_fill_up, msl::lane_below(amount), lane < amount) \
+  MSL_FOLDS(T, sum, msl::sum) \
+  MSL_FOLDS(T, product, msl::product) \
+  MSL_FOLDS(T, min, msl::minimum) \
+  MSL_FOLDS(T, max, msl::maximum) \
+  MSL_INLINE T simd_prefix_inclusive_sum(T value) { return msl::scan_lanes(value, msl::sum(), T(0), true); } \
+  MSL_INLINE T simd_prefix_exclusive_sum(T value) { return msl::scan_lanes(value, msl::sum(), T(0), false); } \
+  MSL_INLINE T simd_prefix_inclusive_product(T value) { return msl::scan_lanes(value, msl::product(), T(1), true); } \
+  MSL_INLINE T simd_prefix_exclusive_product(T value) { return msl::scan_lanes(value, msl::product(), T(1), false); } \
+  MSL_INLINE T simd_broadcast_first(T value) { \
+    const device MslExchange *all = msl_simd_exchange(msl::pack(value), 0); \
+    return msl::unpack<T>(all->value[__builtin_ctzg(all->mask)]); \
+  } \
+  MSL_INLINE T quad_broadcast_first(T value) { \
+    const device MslExchange *all = msl_simd_exchange(msl::pack(value), 0); \
+    uint quad = msl::lane() & ~3u; \
+    return msl::unpack<T>(all->value[quad + __builtin_ctzg((all->mask >> quad) & 15u)]); \
+  }
+MSL_FOR_SIMD_TYPES(MSL_SIMD_OPERATIONS)
+#undef MSL_SIMD_OPERATIONS
+
+#define MSL_BIT_FOLDS(T) \
+  MSL_FOLDS(T, and, msl::bit_and) \
+  MSL_FOLDS(T, or, msl::bit_or) \
+  MSL_FOLDS(T, xor, msl::bit_xor)
+MSL_FOR_SMALL_INTEGERS(MSL_BIT_FOLDS)
+#undef MSL_BIT_FOLDS
+#undef MSL_FOLDS
+#undef MSL_SHUFFLE
+#undef MSL_FILL_SHUFFLE
+
+#define MSL_VECTOR_SHUFFLE(name) \
+  template <class T, int N> MSL_INLINE vec<T, N> name(vec<T, N> value, ushort amount) { \
+    vec<T, N> result; \
+    for (int i = 0; i < N; ++i) result[i] = name(value[i], amount); \
+    return result; \
+  }
+MSL_VECTOR_SHUFFLE(simd_shuffle)
+MSL_VECTOR_SHUFFLE(simd_broadcast)
+MSL_VECTOR_SHUFFLE(simd_shuffle_xor)
+MSL_VECTOR_SHUFFLE(simd_shuffle_down)
+MSL_VECTOR_SHUFFLE(simd_shuffle_up)
+MSL_VECTOR_SHUFFLE(simd_shuffle_rotate_down)
+MSL_VECTOR_SHUFFLE(simd_shuffle_rotate_up)
+MSL_VECTOR_SHUFFLE(quad_shuffle)
+MSL_VECTOR_SHUFFLE(quad_broadcast)
+MSL_VECTOR_SHUFFLE(quad_shuffle_xor)
+MSL_VECTOR_SHUFFLE(quad_shuffle_down)
+MSL_VECTOR_SHUFFLE(quad_shuffle_up)
+#undef MSL_VECTOR_SHUFFLE
+#define MSL_VECTOR_FILL_SHUFFLE(name) \
+  template <class T, int N> \
+  MSL_INLINE vec<T, N> name(vec<T, N> value, vec<T, N> filling, ushort amount, ushort width = 32) { \
+    vec<T, N> result; \
+    for (int i = 0; i < N; ++i) result[i] = name(value[i], filling[i], amount, width); \
+    return result; \
+  }
+MSL_VECTOR_FILL_SHUFFLE(simd_shuffle_and_fill_down)
+MSL_VECTOR_FILL_SHUFFLE(simd_shuffle_and_fill_up)
+#undef MSL_VECTOR_FILL_SHUFFLE
+#define MSL_VECTOR_FOLD(name) \
+  template <class T, int N> MSL_INLINE vec<T, N> name(vec<T, N> value) { \
+    vec<T, N> result; \
+    for (int i = 0; i < N; ++i) result[i] = name(value[i]); \
+    return result; \
+  }
+MSL_VECTOR_FOLD(simd_sum)
+MSL_VECTOR_FOLD(simd_product)
+MSL_VECTOR_FOLD(simd_min)
+MSL_VECTOR_FOLD(simd_max)
+MSL_VECTOR_FOLD(quad_sum)
+MSL_VECTOR_FOLD(simd_broadcast_first)
+MSL_VECTOR_FOLD(simd_prefix_inclusive_sum)
+MSL_VECTOR_FOLD(simd_prefix_exclusive_sum)
+#undef MSL_VECTOR_FOLD
+
+class simd_vote {
+ public:
+  typedef ulong vote_t;
+  explicit constexpr simd_vote(vote_t votes = 0) : votes_(votes) {}
+  explicit constexpr operator vote_t() const { return votes_; }
+  constexpr bool all() const { return uint(votes_) == 0xffffffffu; }
+  constexpr bool any() const { return votes_ != 0; }
+
+ private:
+  vote_t votes_;
+};
+
+MSL_INLINE ulong msl_ballot(bool vote) {
+  const device MslExchange *all = msl_simd_exchange(vote, 0);
+  uint votes = 0;
+  for (uint i = 0; i < 32; ++i) votes |= uint(all->value[i] & 1) << i;
+  return votes & all->mask;
+}
+MSL_INLINE uint msl_active_mask() { return msl_simd_exchange(0, 0)->mask; }
+MSL_INLINE simd_vote simd_ballot(bool vote) { return simd_vote(msl_ballot(vote)); }
+MSL_INLINE simd_vote simd_active_threads_mask() { return simd_vote(msl_active_mask()); }
+MSL_INLINE bool simd_any(bool vote) { return msl_ballot(vote) != 0; }
+MSL_INLINE bool simd_all(bool vote) {
+  const device MslExchange *all = msl_simd_exchange(vote, 0);
+  bool result = true;
+  for (uint i = 0; i < 32; ++i) result &= !((all->mask >> i) & 1) || (all->value[i] & 1);
+  return result;
+}
+MSL_INLINE bool simd_is_first() { return msl::lane() == uint(__builtin_ctzg(msl_active_mask())); }
+MSL_INLINE bool quad_any(bool vote) { return ((msl_ballot(vote) >> (msl::lane() & ~3u)) & 15) != 0; }
+MSL_INLINE bool quad_all(bool vote) { return ((msl_ballot(!vote) >> (msl::lane() & ~3u)) & 15) == 0; }
+MSL_INLINE bool quad_is_first() {
+  uint quad = msl::lane() & ~3u;
+  return msl::lane() == quad + __builtin_ctzg((msl_active_mask() >> quad) & 15u);
+}
+
+}  // namespace metal
+
+#endif

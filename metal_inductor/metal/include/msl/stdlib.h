@@ -1,0 +1,8 @@
+// All of <metal_stdlib>.
+#ifndef MSL_STDLIB_H
+#define MSL_STDLIB_H
+#include "msl/array.h"
+#include "msl/atomics.h"
+#include "msl/relational.h"
+#include "msl/simdgroup.h"
+#endif

@@ -1,0 +1,3 @@
+#ifndef MSL_PREPROCESSING
+#include "msl/stdlib.h"
+#endif

@@ -1,0 +1,247 @@
+"""Passes that turn Metal tokens into C++ for OpenCL tokens, each for one difference between the two languages."""
+
+from __future__ import annotations
+
+import re
+
+from .outline import Outline
+from .tokens import Tokens
+
+_SPACES = {"device", "constant", "threadgroup", "thread"}
+# Identifiers that Metal leaves to the user and OpenCL reserves.
+_RESERVED = {
+    "global", "local", "generic", "pipe", "event_t", "queue_t", "reserve_id_t", "clk_event_t", "read_only", "write_only",
+    "read_write", "image1d_t", "image2d_t", "image3d_t", "sampler_t", "addr_space_cast", "vec_step",
+}  # fmt: skip
+_COMPONENTS = ("xyzw", "rgba")
+_ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "&=", "|=", "^="}
+_NUMBER = re.compile(r"\.?\d")
+_OPENERS = ("(", "[", "{", "[[")
+
+
+def rename_reserved(tokens: Tokens) -> None:
+    for i in tokens.significant:
+        if tokens[i] in _RESERVED:
+            tokens.items[i] = "msl_name_" + tokens[i]
+
+
+def rewrite_literals(tokens: Tokens) -> None:
+    """1.0bf is a bfloat, 1.0h a half; the other literals agree."""
+    for i in tokens.significant:
+        item = tokens[i]
+        if _NUMBER.match(item) and item.endswith(("bf", "BF")) and not item.startswith(("0x", "0X")):
+            tokens.items[i] = f"bfloat({item[:-2]}f)"
+
+
+def rewrite_swizzles(tokens: Tokens, outline: Outline) -> None:
+    """v.zx becomes v.template msl_get<2, 0>(), or msl_set where it is assigned to.
+
+    A name that a record of the text declares as its own member stays as it is.
+    """
+    members = _member_names(tokens, outline)
+    for i in tokens.significant:
+        if tokens[i] not in (".", "->"):
+            continue
+        at = tokens.after(i)
+        lanes = _swizzle(tokens[at])
+        if lanes is None or tokens[at] in members or tokens[tokens.after(at)] == "(":
+            continue
+        method = "msl_set" if tokens[tokens.after(at)] in _ASSIGNMENTS else "msl_get"
+        tokens.items[at] = f"template {method}<{', '.join(map(str, lanes))}>()"
+
+
+def _swizzle(name: str) -> list[int] | None:
+    for letters in _COMPONENTS:
+        if 2 <= len(name) <= 4 and all(letter in letters for letter in name):
+            return [letters.index(letter) for letter in name]
+    return None
+
+
+def _member_names(tokens: Tokens, outline: Outline) -> set[str]:
+    """Swizzle-like names that are declared directly in the body of a record."""
+    names = set()
+    for record in outline.records:
+        i = tokens.after(record.begin)
+        while i < record.end:
+            if tokens[i] in _OPENERS:
+                i = tokens.closing(i)
+            elif _swizzle(tokens[i]) and tokens[tokens.after(i)] in (";", ",", "=", "[", "("):
+                names.add(tokens[i])
+            i = tokens.after(i)
+    return names
+
+
+def rewrite_conditionals(tokens: Tokens) -> None:
+    """Makes plain values of both results of `c ? a : b`: see msl::value."""
+    for i in tokens.significant:
+        if tokens[i] != "?":
+            continue
+        colon = _matching_colon(tokens, i)
+        _wrap(tokens, tokens.after(i), tokens.before(colon))
+        _wrap(tokens, tokens.after(colon), tokens.before(_conditional_end(tokens, colon)))
+
+
+def _matching_colon(tokens: Tokens, question: int) -> int:
+    nested, i = 0, tokens.after(question)
+    while i < len(tokens):
+        if tokens[i] in _OPENERS:
+            i = tokens.closing(i)
+        elif tokens[i] == "?":
+            nested += 1
+        elif tokens[i] == ":":
+            if nested == 0:
+                return i
+            nested -= 1
+        elif tokens[i] in (";", ")", "]", "}"):
+            break
+        i = tokens.after(i)
+    raise tokens.error(question, "'?' has no matching ':'")
+
+
+def _conditional_end(tokens: Tokens, colon: int) -> int:
+    """First token after the expression that follows ':'."""
+    nested, i = 0, tokens.after(colon)
+    while i < len(tokens):
+        item = tokens[i]
+        if item in _OPENERS:
+            i = tokens.closing(i)
+        elif item == "<" and _is_template_arguments(tokens, i):
+            i = tokens.closing_angle(i)
+        elif item == "?":
+            nested += 1
+        elif item in (",", ";", ")", "]", "}") or (item == ":" and nested == 0) or _closes_template(tokens, i):
+            return i
+        elif item == ":":
+            nested -= 1
+        i = tokens.after(i)
+    return i
+
+
+def _is_template_arguments(tokens: Tokens, angle: int) -> bool:
+    close = tokens.closing_angle(angle) if tokens[tokens.before(angle)].isidentifier() else None
+    return close is not None and tokens[tokens.after(close)] in ("(", "::", "{", ">", ",", ")", ";")
+
+
+def _closes_template(tokens: Tokens, i: int) -> bool:
+    """`>` after which no operand can follow ends template arguments."""
+    return tokens[i] == ">" and tokens[tokens.after(i)] in (">", ",", ")", ";", "{", "::", "&", "*")
+
+
+def _wrap(tokens: Tokens, first: int, last: int) -> None:
+    if first == last and (_NUMBER.match(tokens[first]) or tokens[first] in ("true", "false", "nullptr")):
+        return
+    tokens.items[first] = "msl::value(" + tokens.items[first]
+    tokens.items[last] += ")"
+
+
+def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
+    """Address spaces behind a parameter list say where *this may live.
+
+    An unqualified method accepts all, so `thread` is dropped; device and constant objects both are global memory, and of
+    two methods that differ only in these one is kept.
+    """
+    seen: dict[tuple[str | None, str], str] = {}
+    for function in outline.functions:
+        if function.record is None:
+            continue
+        trailing = _trailing_space(tokens, function.parameters, function.body)
+        if trailing is None and function.name != function.record:
+            continue
+        space = tokens[trailing] if trailing is not None else ""
+        if function.name == function.record:
+            space = ""
+        kept = {"device": "__global", "constant": "__global", "threadgroup": "threadgroup"}.get(space, "")
+        if trailing is not None:
+            tokens.items[trailing] = ""
+        signature = tokens.text(function.head, _signature_end(tokens, function)) + kept
+        key = (function.record, re.sub(r"\b(?:public|private|protected) ?:", "", signature))
+        if key in seen:
+            tokens.erase(function.head, function.end + 1)
+        elif trailing is not None:
+            tokens.items[trailing] = kept
+        seen[key] = space
+    _drop_spaces_of_declarations(tokens)
+
+
+def _trailing_space(tokens: Tokens, parameters: int, body: int) -> int | None:
+    i = tokens.after(tokens.closing(parameters))
+    while i < body and (tokens[i] in ("const", "volatile", "noexcept") or tokens[i] in _SPACES):
+        if tokens[i] in _SPACES:
+            return i
+        i = tokens.after(i)
+    return None
+
+
+def _signature_end(tokens: Tokens, function) -> int:
+    """End of the parameter list and the const that may follow it."""
+    i = tokens.after(tokens.closing(function.parameters))
+    while tokens[i] in ("const", "volatile", ""):
+        i = tokens.after(i)
+    return i
+
+
+def _drop_spaces_of_declarations(tokens: Tokens) -> None:
+    """`T f() const thread;` and `S() thread = default;`"""
+    for i in tokens.significant:
+        if (
+            tokens[i] in _SPACES
+            and tokens[tokens.before(i)] in (")", "const")
+            and tokens[tokens.after(i)] in (";", "=")
+        ):
+            before = tokens.before(i)
+            opener = tokens.before(before) if tokens[before] == "const" else before
+            if tokens[opener] == ")":
+                tokens.items[i] = ""
+
+
+def rewrite_constants(tokens: Tokens, outline: Outline) -> None:
+    """A `constant` variable in a function is static: global memory has no other variables."""
+    for function in outline.functions:
+        for i in tokens.words(function.body, function.end):
+            if tokens[i] != "constant":
+                continue
+            before = tokens.before(i)
+            if tokens[before] == "constexpr":
+                before = tokens.before(before)
+            if tokens[before] in (";", "{", "}") and not _declares_pointer(tokens, i):
+                tokens.items[i] = "static constant"
+
+
+def _declares_pointer(tokens: Tokens, i: int) -> bool:
+    while tokens[i] not in (";", "=", "{", "(", "["):
+        if tokens[i] in ("*", "&"):
+            return True
+        if tokens[i] == "<":
+            i = tokens.closing_angle(i, certain=True) or i
+        i = tokens.after(i)
+    return False
+
+
+def rewrite_function_constants(tokens: Tokens) -> dict[str, int]:
+    """`constant T name [[function_constant(n)]];` takes its value from MSL_FUNCTION_CONSTANT_n. Returns name -> n."""
+    found = {}
+    for i in tokens.significant:
+        if tokens[i] != "[[" or tokens[tokens.after(i)] != "function_constant":
+            continue
+        close = tokens.closing(i)
+        number = re.search(r"\(\s*(\d+)\s*\)", tokens.text(i, close))
+        if number is None:
+            raise tokens.error(i, "function_constant needs an index, as in [[function_constant(0)]]")
+        name = tokens[tokens.before(i)]
+        found[name] = int(number.group(1))
+        tokens.erase(i, close + 1)
+        tokens.items[i] = f" = MSL_FUNCTION_CONSTANT_{number.group(1)}"
+    for i in tokens.significant:
+        if tokens[i] == "is_function_constant_defined":
+            argument = tokens.after(tokens.after(i))
+            defined = f"MSL_FUNCTION_CONSTANT_DEFINED_{found.get(tokens[argument], 'unknown')}"
+            tokens.erase(tokens.after(i), tokens.closing(tokens.after(i)) + 1)
+            tokens.items[i] = defined
+    return found
+
+
+def erase_attributes(tokens: Tokens) -> None:
+    """Attributes that only Metal knows; what they ask for has been read before."""
+    for i in tokens.significant:
+        if tokens[i] == "[[":
+            tokens.erase(i, tokens.closing(i) + 1)

@@ -1,0 +1,163 @@
+"""Threadgroup variables of kernels become references into one block of memory per threadgroup."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+
+from .kernel_info import MAX_THREADGROUP_BYTES
+from .outline import Function
+from .tokens import Tokens
+
+BLOCK = "msl_threadgroup_memory"
+_ALIGNMENT = 16
+_TYPE_BYTES = {
+    "bool": 1, "char": 1, "uchar": 1, "int8_t": 1, "uint8_t": 1, "short": 2, "ushort": 2, "half": 2, "bfloat": 2,
+    "int16_t": 2, "uint16_t": 2, "int": 4, "uint": 4, "float": 4, "int32_t": 4, "uint32_t": 4, "unsigned": 4,
+    "long": 8, "ulong": 8, "int64_t": 8, "uint64_t": 8, "size_t": 8, "atomic_int": 4, "atomic_uint": 4, "atomic_float": 4,
+    "msl_atomic_int": 4, "msl_atomic_uint": 4, "msl_atomic_float": 4,
+}  # fmt: skip
+_OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv, ast.Mod: operator.mod, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+}  # fmt: skip
+
+
+def place_variables(tokens: Tokens, kernel: Function) -> int | None:
+    """Rewrites the threadgroup variables of a kernel.
+
+    Returns their bytes, 0 where there are none, None where only the compiler can tell. Every variable has an offset of
+    its own: two variables in sibling blocks do not share memory, because no barrier separates their uses.
+    """
+    declarations = list(_declarations(tokens, kernel))
+    nested = [d for d in declarations if d[2] > 0]
+    fixed = 0
+    for begin, end, _ in nested:
+        size = _rewrite(tokens, begin, end, f"{fixed}u", None)
+        if size is None:
+            raise tokens.error(
+                begin,
+                "a threadgroup variable inside a block needs a size of plain numbers; "
+                "declare it in the outermost block of the kernel",
+            )
+        fixed += size
+    total: int | None = fixed
+    offset = f"{fixed}u"
+    for number, (begin, end, depth) in enumerate(declarations):
+        if depth == 0:
+            size = _rewrite(tokens, begin, end, offset, f"msl_threadgroup_end_{number}")
+            total = None if size is None or total is None else total + size
+            offset = f"msl_threadgroup_end_{number}"
+    if total is not None and total > MAX_THREADGROUP_BYTES:
+        raise tokens.error(
+            kernel.name_at,
+            f"kernel '{kernel.name}' has {total} bytes of threadgroup variables; "
+            f"a threadgroup has {MAX_THREADGROUP_BYTES}",
+        )
+    return total
+
+
+def _declarations(tokens: Tokens, kernel: Function):
+    """(begin, end, depth of blocks) of every statement that declares threadgroup variables."""
+    depth = 0
+    for i in tokens.words(kernel.body + 1, kernel.end):
+        depth += {"{": 1, "}": -1}.get(tokens[i], 0)
+        if tokens[i] != "threadgroup" or tokens[tokens.before(i)] not in ("{", "}", ";", ":", ")"):
+            continue
+        end, pointer = _statement_end(tokens, i)
+        if not pointer:
+            yield i, end, depth
+
+
+def _statement_end(tokens: Tokens, begin: int) -> tuple[int, bool]:
+    """End of the declaration and whether it declares pointers or references, which are ordinary variables."""
+    i, pointer = tokens.after(begin), False
+    while tokens[i] != ";":
+        if tokens[i] == "<":
+            i = tokens.closing_angle(i, certain=True) or i
+        elif tokens[i] in ("(", "[", "[[", "{"):
+            i = tokens.closing(i)
+        elif tokens[i] in ("*", "&"):
+            pointer = True
+        elif tokens[i] == "=" and not pointer:
+            raise tokens.error(i, "a threadgroup variable cannot have an initialiser")
+        i = tokens.after(i)
+    return i, pointer
+
+
+def _rewrite(tokens: Tokens, begin: int, end: int, offset: str, end_name: str | None) -> int | None:
+    """Replaces one declaration statement; returns the bytes it takes, None where they are not plain numbers."""
+    type_text, declarators = _split_declaration(tokens, begin, end)
+    parts, total = [], 0
+    for number, (name, extents) in enumerate(declarators):
+        alias = f"msl_type_of_{name}"
+        parts.append(
+            f"typedef {type_text} {alias}{extents}; "
+            f"threadgroup {alias} &{name} = *(threadgroup {alias} *)({BLOCK} + ({offset}))"
+        )
+        size = _bytes(type_text, extents)
+        total = None if size is None or total is None else total + size
+        offset = f"msl::next_threadgroup_offset({offset} + sizeof({alias}))"
+        if end_name and number == len(declarators) - 1:
+            parts.append(
+                f"constexpr uint {end_name} = {offset}; "
+                f'static_assert({end_name} <= msl::threadgroup_limit, "more than 32768 bytes of threadgroup variables")'
+            )
+    tokens.erase(begin, end)
+    tokens.items[begin] = "; ".join(parts)
+    return total
+
+
+def _split_declaration(tokens: Tokens, begin: int, end: int) -> tuple[str, list[tuple[str, str]]]:
+    """Type and (name, array extents) of each declarator of `threadgroup type a[2], b;`."""
+    start = tokens.after(begin)
+    commas, brackets, i = [], [], start
+    while i < end:
+        if tokens[i] == "<":
+            i = tokens.closing_angle(i, certain=True) or i
+        elif tokens[i] == "[":
+            brackets.append(i)
+            i = tokens.closing(i)
+        elif tokens[i] == ",":
+            commas.append(i)
+        i = tokens.after(i)
+    pieces = list(zip([start, *(tokens.after(c) for c in commas)], [*commas, end], strict=True))
+    first_end = next((b for b in brackets if b < pieces[0][1]), pieces[0][1])
+    name_at = tokens.before(first_end)
+    declarators = []
+    for number, (piece_begin, piece_end) in enumerate(pieces):
+        at = name_at if number == 0 else piece_begin
+        declarators.append((tokens[at], tokens.text(tokens.after(at), piece_end)))
+    return tokens.text(start, name_at), declarators
+
+
+def _bytes(type_text: str, extents: str) -> int | None:
+    match = re.fullmatch(r"(?:metal::)?(\w+?)([234]?)", type_text)
+    if not match or match.group(1) not in _TYPE_BYTES:
+        return None
+    count = {"": 1, "2": 2, "3": 4, "4": 4}[match.group(2)]
+    for extent in re.findall(r"\[([^\]]*)\]", extents):
+        value = _evaluate(extent)
+        if value is None:
+            return None
+        count *= value
+    size = _TYPE_BYTES[match.group(1)] * count
+    return (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+
+
+def _evaluate(expression: str) -> int | None:
+    """Value of an integer expression of plain numbers."""
+    plain = re.sub(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlL]+\b", r"\1", expression).strip()
+    try:
+        return _evaluate_node(ast.parse(plain, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _evaluate_node(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluate_node(node.left), _evaluate_node(node.right))
+    raise ValueError("not an integer expression of numbers")
