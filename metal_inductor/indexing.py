@@ -153,9 +153,36 @@ def simplify(expr: Any, ranges: Ranges) -> sympy.Expr:
             return floor_div(args[0], args[1], ranges)
         if isinstance(node, ModularIndexing) and is_nonnegative(args[0], ranges):
             return modular(*args, ranges)
-        return node.func(*args)
+        rebuilt = node.func(*args)
+        return _recombine(rebuilt) if rebuilt.is_Add else rebuilt
 
     return visit(expr)
+
+
+def _recombine(expr: sympy.Expr) -> sympy.Expr:
+    """`c*m*(e // (d*m)) + c*((e // d) % m)` is `c*(e // d)`, and likewise below an outer remainder."""
+    terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(sympy.expand(expr))]
+    for low_coefficient, low in terms:
+        if not isinstance(low, ModularIndexing):
+            continue
+        base, divisor, modulus = low.args
+        for high_coefficient, high in terms:
+            if high is low or high_coefficient != low_coefficient * modulus:
+                continue
+            joined = _join(high, base, divisor, modulus)
+            if joined is not None:
+                rest = [c * t for c, t in terms if t is not low and t is not high]
+                return _recombine(sympy.Add(low_coefficient * joined, *rest))
+    return expr
+
+
+def _join(high: sympy.Expr, base: sympy.Expr, divisor: sympy.Expr, modulus: sympy.Expr) -> sympy.Expr | None:
+    """The value whose upper part is `high` and whose lower part is `(base // divisor) % modulus`."""
+    if isinstance(high, FloorDiv) and high.args == (base, divisor * modulus):
+        return base if divisor == 1 else FloorDiv(base, divisor)
+    if isinstance(high, ModularIndexing) and high.args[:2] == (base, divisor * modulus):
+        return ModularIndexing(base, divisor, modulus * high.args[2])
+    return None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -73,6 +73,15 @@ class GraphLowering:
     def same_size(self, a: Any, b: Any) -> bool:
         return a == b or sympy.expand(sympy.sympify(a) - sympy.sympify(b)) == 0
 
+    def input_symbols(self) -> set[sympy.Symbol]:
+        """The size symbols that the graph's inputs bind: every other one comes from an ATen call's result."""
+        found = {s for item in self.inputs if isinstance(item, sympy.Basic) for s in item.free_symbols}
+        for name in self.inputs:
+            if isinstance(name, str):
+                buffer = self.buffers[name]
+                found |= {size for size in (*buffer.shape, *buffer.stride) if size.is_Symbol}
+        return found
+
     # ------------------------------------------------------------------ views: substitutions
 
     def view_as(

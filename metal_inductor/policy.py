@@ -65,3 +65,66 @@ def reduction_tiling(rows: Any, count: Any, device: str) -> ReductionTiling:
     while lanes < 1024 and lanes * 8 < length:
         lanes *= 2
     return ReductionTiling(lanes, 1, 1)
+
+
+# ---------------------------------------------------------------------------------------------- few-row products
+
+# Up to this many rows a matrix product reads each weight once from memory and is limited by that; with more, tiles of
+# the vendor's kernels reuse weights better (MLX and torch draw the line at 8 to 15 rows).
+MAX_LINEAR_ROWS = 8
+
+
+@dataclass(frozen=True)
+class LinearTiling:
+    """`lanes` threads share an output column and walk K in steps of `vector` elements each; a threadgroup holds
+    `columns_per_group` columns; each thread computes `columns_per_thread` neighbouring columns."""
+
+    lanes: int
+    vector: int
+    columns_per_group: int
+    columns_per_thread: int
+
+
+def linear_tiling(rows: int, columns: Any, depth: Any, depth_contiguous: bool, device: str) -> LinearTiling:
+    """Tile of the few-row product. `depth_contiguous`: the weight's K is its unit-stride dimension."""
+    if device == "cpu":
+        # One thread a column: 16 chains fill two AVX registers and hide the add latency. Against a weight that is
+        # contiguous along columns, 16 columns a thread make the same registers.
+        return LinearTiling(1, 16, 16, 1) if depth_contiguous else LinearTiling(1, 1, 4, 16)
+    if depth_contiguous:
+        # Four simdgroups a threadgroup, 16-byte loads of 16-bit weights in two halves of four.
+        return LinearTiling(SIMDGROUP, 4, 4, 1)
+    return LinearTiling(1, 1, 64, 1)
+
+
+# ---------------------------------------------------------------------------------------------- attention
+
+# Registers of one thread hold a query and an output row of this many floats each.
+MAX_HEAD_DIM = 512
+MAX_DECODE_ROWS = 8
+# Beyond a decode step, our kernel takes small problems only: one thread a row wins over the vendor's call overhead
+# while the scores cost under about 4 M multiply-adds.
+MAX_SMALL_ATTENTION = 4 << 20
+
+
+def attention_in_kernel(length: int, dim: int, value_dim: int, heads: Any, keys: Any) -> bool:
+    """Whether attention with `length` query rows runs in the decode kernel."""
+    if max(dim, value_dim) > MAX_HEAD_DIM:
+        return False
+    if length <= MAX_DECODE_ROWS:
+        return True
+    work = sympy.sympify(heads) * length * sympy.sympify(keys) * (dim + value_dim)
+    return bool(work.is_Integer and work <= MAX_SMALL_ATTENTION)
+
+
+@dataclass(frozen=True)
+class AttentionTiling:
+    """`lanes` threads share a query row's head dimension, `splits` such groups share its keys."""
+
+    lanes: int
+    splits: int
+
+
+def attention_tiling(dim: int, keys: Any, device: str) -> AttentionTiling:
+    """Tile of decode attention: one thread a row on a CPU; on a GPU a simdgroup each for every eighth key."""
+    return AttentionTiling(1, 1) if device == "cpu" else AttentionTiling(SIMDGROUP, 8)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -88,3 +89,19 @@ def collect() -> Iterator[list[GraphReport]]:
     finally:
         with _lock:
             _listeners.remove(reports)
+
+
+def describe_steps(report: GraphReport, plan: Any) -> None:
+    """Fills the report's kernels, ATen calls and command buffers from the plan."""
+    from metal_inductor.extern import op_name, source_line
+    from metal_inductor.ir import ExternNode
+
+    for step in plan.steps:
+        if isinstance(step, ExternNode):
+            report.externs.append(ExternReport(op_name(step.target), step.reason, source_line(step.origin)))
+            continue
+        origins = [node.origin for node in step.nodes if node.origin is not None]
+        ops = tuple(dict.fromkeys(op_name(origin.target) for origin in origins if origin.op == "call_function"))
+        where = source_line(origins[0]) if origins else ""
+        report.kernels.append(KernelReport(step.name, step.kind, ops, where, buffers_written=step.written))
+    report.command_buffers = plan.command_buffers

@@ -63,3 +63,30 @@ def all_decompositions() -> dict[Any, Any]:
     from torch._decomp import decomposition_table
 
     return dict(decomposition_table)
+
+
+def aot_autograd(
+    gm: Any, example_inputs: Any, *, decompositions: dict, forward: Any, backward: Any, inference: Any
+) -> Any:
+    """The Dynamo graph through AOTAutograd: functional ATen graphs go to the three compilers, training graphs are cut
+    by the min-cut partitioner, and updates of inputs stay in inference graphs as closing copies."""
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd as make_backend
+
+    return make_backend(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        decompositions=decompositions,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(gm, example_inputs)
+
+
+def graph_device(gm: Any, example_inputs: Any) -> torch.device:
+    """The device of a graph: that of its first tensor with dimensions, else of any tensor, else the CPU."""
+    found = [node.meta.get("val") for node in gm.graph.nodes] + list(example_inputs)
+    tensors = [value for value in found if isinstance(value, torch.Tensor)]
+    for value in sorted(tensors, key=lambda tensor: tensor.dim() == 0):
+        return value.device
+    return torch.device("cpu")

@@ -1,1 +1,42 @@
 """From scheduled kernels to Metal text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from metal_inductor.codegen.kernel import KernelBuilder, KernelSource, library
+from metal_inductor.codegen.template import TemplateBuilder
+from metal_inductor.ir import Buffer, ExternNode, TemplateNode
+from metal_inductor.schedule import Kernel, memory_of
+
+__all__ = ["KernelSource", "build_sources", "library"]
+
+
+def build_sources(
+    kernels: Sequence[Kernel], buffers: dict[str, Buffer], outputs: Iterable[str], device: str
+) -> list[KernelSource | ExternNode]:
+    """The steps of the plan. A kernel stores only what another step or the caller reads."""
+    readers: dict[str, set[int]] = {}
+    for position, kernel in enumerate(kernels):
+        for node in kernel.members():
+            for name in node.reads():
+                readers.setdefault(memory_of(buffers, name), set()).add(position)
+    lasting = {memory_of(buffers, name) for name in outputs}
+    lasting |= {name for name, buffer in buffers.items() if buffer.kind in ("input", "constant")}
+    steps: list[KernelSource | ExternNode] = []
+    for position, kernel in enumerate(kernels):
+        if isinstance(kernel.head, ExternNode):
+            steps.append(kernel.head)
+            continue
+        kept = {
+            name
+            for name in kernel.writes()
+            if memory_of(buffers, name) in lasting or readers.get(name, set()) - {position} or _mutates(kernel, name)
+        }
+        builder = TemplateBuilder if isinstance(kernel.head, TemplateNode) else KernelBuilder
+        steps.append(builder(kernel, buffers, kept, device).build())
+    return steps
+
+
+def _mutates(kernel: Kernel, name: str) -> bool:
+    return any(placed.node.buffer == name and placed.node.mutates for placed in kernel.nodes)

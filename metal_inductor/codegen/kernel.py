@@ -36,6 +36,7 @@ class KernelSource:
     uses_errors: bool
     threads: tuple[Any, Any, Any]
     group_size: tuple[int, int, int]
+    helpers: frozenset[str] = frozenset()
     nodes: list[ir.Node] = field(default_factory=list)
 
 
@@ -64,7 +65,6 @@ def finish(
         body_template,
         name=placeholder,
         parameters=signature.parameters(),
-        functions=ops.functions(signature.helpers),
         group_size=group_size,
         **context,
     )
@@ -80,8 +80,17 @@ def finish(
         uses_errors=signature.uses_errors,
         threads=threads,
         group_size=group_size,
+        helpers=frozenset(signature.helpers),
         nodes=nodes,
     )
+
+
+def library(sources: Sequence[KernelSource]) -> str:
+    """One Metal text with every distinct kernel of `sources` once, and the functions that they call."""
+    distinct = {source.name: source for source in sources}
+    helpers = frozenset().union(*(source.helpers for source in distinct.values()))
+    header = render("header.metal.j2", functions=ops.functions(sorted(helpers)))
+    return header + "\n".join(source.text for source in distinct.values())
 
 
 # ---------------------------------------------------------------------------------------------- dimensions
@@ -158,6 +167,7 @@ class Member:
     checks: tuple
     kept: bool
     phase: int = 0
+    accumulator: str = ""
 
     def roots(self) -> list[ir.Expr]:
         extra = [value for _, value in self.indirect] + [check[0] for check in self.checks]
@@ -302,7 +312,8 @@ class KernelBuilder:
         """The loop in which each member runs; what needs a reduction's result runs after its loop."""
         ready: dict[str, int] = {}
         last = 0
-        for member in self.members:
+        for number, member in enumerate(self.members):
+            member.accumulator = f"acc{number}"
             needed = [ready[name] for name in member.node.reads() if name in ready]
             member.phase = max(needed, default=0)
             ready[member.node.buffer] = member.phase + (1 if member.node.reduction else 0)
@@ -338,7 +349,7 @@ class KernelBuilder:
         is_arg = kind in ("argmax", "argmin")
         accumulator = source if is_arg or kind in ("max", "min") else ops.register_type(self.buffers[member.node.buffer].dtype)
         return {
-            "name": f"acc_{member.node.buffer}",
+            "name": member.accumulator,
             "kind": kind,
             "type": accumulator,
             "identity": reduction_identity(kind, accumulator),
@@ -354,7 +365,7 @@ class KernelBuilder:
     def _result(self, emitter: Emitter, member: Member) -> str:
         dtype = self.buffers[member.node.buffer].dtype
         suffix = "_index" if member.node.reduction in ("argmax", "argmin") else ""
-        return f"{ops.register_type(dtype)}(acc_{member.node.buffer}{suffix})"
+        return f"{ops.register_type(dtype)}({member.accumulator}{suffix})"
 
     def _store_result(self, emitter: Emitter, member: Member) -> None:
         value = self._result(emitter, member)

@@ -1,0 +1,104 @@
+"""The compiler on one screen: Dynamo graph -> ATen graph -> tensor IR -> kernels -> plan -> Metal text -> executor."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from metal_inductor import config, decompositions, torch_compat
+from metal_inductor.codegen import build_sources, library
+from metal_inductor.dump import Stages
+from metal_inductor.ir import ExternNode, StridedView
+from metal_inductor.lower import GraphLowering
+from metal_inductor.passes.in_place import mark_in_place
+from metal_inductor.passes.keep_attention import keep_attention
+from metal_inductor.plan import make_plan
+from metal_inductor.report import GraphReport, describe_steps, publish
+from metal_inductor.runtime.device import Device, device_for
+from metal_inductor.runtime.executor import Executor
+from metal_inductor.schedule import schedule
+
+_serial = itertools.count()
+
+
+def backend(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """The Dynamo backend: `torch.compile(model, backend="metal_inductor", options={...})`.
+
+    Raises ValueError for an unknown option or mode. Forward and backward graphs go through `compile_graph`.
+    """
+    resolved = config.resolve(options, mode)
+    keep_attention(gm)
+    compile_as = functools.partial(functools.partial, compile_graph, options=resolved)
+    return torch_compat.aot_autograd(
+        gm,
+        example_inputs,
+        decompositions=decompositions.table(),
+        forward=compile_as(kind="forward"),
+        backward=compile_as(kind="backward"),
+        inference=compile_as(kind="inference"),
+    )
+
+
+def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], *, kind: str, options: config.Options) -> Executor:
+    """One functional ATen graph as a callable that takes its inputs as a list."""
+    report = GraphReport(f"graph{next(_serial)}", kind)
+    stages = Stages(report, options.dump_dir)
+    device = device_for(torch_compat.graph_device(gm, example_inputs))
+    report.device = device.kind
+
+    with stages.run("rewrite", lambda: gm.print_readable(print_output=False)):
+        mark_in_place(gm.graph)
+
+    with stages.run("lower", lambda: "\n".join(map(repr, graph.nodes))):
+        graph = GraphLowering(gm, device=device.torch_device, fallback=options.fallback).run()
+
+    with stages.run("schedule", lambda: "\n".join(map(repr, kernels))):
+        outputs = [item.buffer for item in graph.outputs if isinstance(item, StridedView)]
+        kernels = schedule(graph.nodes, graph.buffers, outputs, options.fusion).kernels
+
+    with stages.run("render", lambda: library(sources)):
+        policy_device = device.kind if options.policy_device == "auto" else options.policy_device
+        steps = build_sources(kernels, graph.buffers, outputs, policy_device)
+        sources = [step for step in steps if not isinstance(step, ExternNode)]
+
+    with stages.run("plan", lambda: "\n".join(map(repr, plan.steps))):
+        plan = make_plan(steps, graph.buffers, graph.input_symbols(), options.commit_every)
+
+    with stages.run("compile", lambda: ""):
+        compiled = load_library(device, sources, report)
+
+    describe_steps(report, plan)
+    executor = Executor(
+        plan, graph.buffers, graph.inputs, graph.outputs, graph.constants, device, compiled, options.commit_every, report
+    )
+    publish(report)
+    return executor
+
+
+def load_library(device: Device, sources: Sequence[Any], report: GraphReport) -> Any:
+    """The Metal library with every distinct kernel of the graph, through the kernel cache."""
+    if not sources:
+        return None
+    distinct = len({source.name for source in sources})
+    compiled, built = device.load(library(sources))
+    report.distinct_kernels = distinct
+    report.kernels_compiled, report.kernels_reused = (distinct, 0) if built else (0, distinct)
+    return compiled
+
+
+def reset() -> None:
+    """Called by `torch._dynamo.reset()`: compiled graphs die with Dynamo's caches, nothing else is kept."""
+
+
+backend.reset = reset  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Graph rewrites: named patterns, each checked, counted and switchable."""

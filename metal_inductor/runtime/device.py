@@ -1,0 +1,93 @@
+"""What the executor needs of a device, and the devices there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+
+class DispatchList(Protocol):
+    """A frozen list of dispatches whose buffers are slots of a pointer table."""
+
+    def add(self, library: Any, kernel: str, slots: Sequence[int], threads: Sequence[int], group: Sequence[int]) -> int:
+        """Appends a dispatch: buffer(k) of `kernel` is `slots[k]`; the grid is in threads."""
+
+    def set_threads(self, dispatch: int, threads: Sequence[int], group_size: Sequence[int]) -> None:
+        """Changes the grid of a dispatch from the next commit on."""
+
+    def bind(self, slot: int, tensor: torch.Tensor) -> None:
+        """Lets `slot` point to the tensor's first element. The caller keeps the tensor alive."""
+
+    def bind_host(self, slot: int, array: np.ndarray) -> None:
+        """Lets `slot` hold the values of a host array as they are when a command buffer runs."""
+
+    def commit(self, begin: int, end: int) -> None:
+        """Hands dispatches [begin, end) to the device as one command buffer, without waiting."""
+
+
+class Device(Protocol):
+    """A device that runs Metal text."""
+
+    kind: str
+    torch_device: torch.device
+
+    def load(self, source: str) -> tuple[Any, bool]:
+        """A Metal library through the kernel cache, and whether the compiler had to build it."""
+
+    def new_list(self, slots: int) -> DispatchList:
+        """An empty dispatch list with a table of `slots` pointers."""
+
+    def drain(self) -> None:
+        """Waits for committed work as far as an ATen call on the device, or the caller, needs it."""
+
+
+class CpuDevice:
+    """Metal text as native code: see `runtime/cpu.py`."""
+
+    kind = "cpu"
+    torch_device = torch.device("cpu")
+
+    def load(self, source: str) -> tuple[Any, bool]:
+        from metal_inductor import cache
+        from metal_inductor.runtime.cpu import CpuLibrary
+
+        before = cache.counters.compiled
+        return CpuLibrary.load(source), cache.counters.compiled > before
+
+    def new_list(self, slots: int) -> DispatchList:
+        return CpuList(slots)
+
+    def drain(self) -> None:
+        from metal_inductor.runtime.cpu import drain
+
+        drain()
+
+
+class CpuList:
+    """`CpuDispatchList` with tensors in the place of addresses."""
+
+    def __init__(self, slots: int) -> None:
+        from metal_inductor.runtime.cpu import CpuDispatchList
+
+        self._list = CpuDispatchList(slots)
+        self.add = self._list.add
+        self.set_threads = self._list.set_threads
+        self.commit = self._list.commit
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def bind(self, slot: int, tensor: torch.Tensor) -> None:
+        self._list.pointers[slot] = tensor.data_ptr()
+
+    def bind_host(self, slot: int, array: np.ndarray) -> None:
+        self._arrays[slot] = array
+        self._list.pointers[slot] = array.ctypes.data
+
+
+def device_for(torch_device: torch.device) -> Device:
+    """The runtime for tensors on `torch_device`; ValueError where there is none."""
+    if torch_device.type == "cpu":
+        return CpuDevice()
+    raise ValueError(f"metal_inductor has no runtime for device {torch_device.type!r}; valid: 'cpu'")
