@@ -33,6 +33,7 @@ enum { SIGILL = 4, SIGTRAP = 5, SIGBUS = 7, SIGFPE = 8, SIGSEGV = 11 };
 #endif
 
 struct timespec { long seconds, nanoseconds; };
+int sched_yield(void);
 int clock_gettime(int clock, struct timespec *now);
 
 /* Larger than every libc's own (glibc and musl: at most 48 bytes, Darwin: 64), always set up by the init functions. */
@@ -68,9 +69,12 @@ INLINE void cpu_relax(void) {
 #endif
 }
 
-/* Spins until `ready` or for `ns`; the clock is read rarely because it costs as much as the spin itself. */
+/* Spins while `waiting`, at most `ns`. Now and then the core is offered to others: on a busy machine the awaited thread may
+ * need the very core that spins. */
 #define SPIN_WHILE(waiting, ns)                                                    \
   for (uint64_t spin_stop = now_ns() + (ns), spin_count = 0; (waiting);) {         \
     cpu_relax();                                                                   \
-    if ((++spin_count & 31) == 0 && now_ns() > spin_stop) break;                   \
+    if (++spin_count & 31) continue;                                               \
+    if (now_ns() > spin_stop) break;                                               \
+    sched_yield();                                                                 \
   }

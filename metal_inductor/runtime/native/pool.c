@@ -116,7 +116,10 @@ static void pool_run_split(Job *job) {
   }
   while (pool_take_chunk(pool.cores[0])) {
   }
-  while (__atomic_load_n(&pool.finished_chunks, __ATOMIC_ACQUIRE) < job->chunk_count) cpu_relax();
+  for (uint32_t spins = 0; __atomic_load_n(&pool.finished_chunks, __ATOMIC_ACQUIRE) < job->chunk_count;) {
+    cpu_relax();
+    if (!(++spins & 255)) sched_yield(); /* a helper with the last chunk may wait for this very core */
+  }
 }
 
 static void pool_run_alone(Job *job) {

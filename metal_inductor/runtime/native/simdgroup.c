@@ -101,6 +101,7 @@ INLINE void core_yield(Core *core, void **save) {
   if (core_choose_simdgroup(core)) {
     int fresh;
     Fiber *next = core_choose_lane(core, &fresh);
+    if (save == &next->stack_pointer) return; /* released itself, and was chosen to go on */
     if (!fresh || fiber_prepare(core, next)) to = next->stack_pointer;
   }
   if (to) msl_switch(save, to);
