@@ -1,0 +1,316 @@
+"""Reductions: sums, products, extrema, truth, variances and norms.
+
+Floats accumulate in float32, integers in int64. A variance takes two passes: the mean first, then the squared
+deviations, because the textbook difference of squares cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+
+from metal_inductor import ir
+from metal_inductor.ir import Expr, TensorValue
+from metal_inductor.lowerings import elementwise as ew
+from metal_inductor.lowerings.common import combine, convert, overloads, to_float32, wrap_dim, wrap_dims
+from metal_inductor.lowerings.registry import Unsupported, lower
+
+if TYPE_CHECKING:
+    from metal_inductor.lower import GraphLowering
+
+aten = torch.ops.aten
+
+Dims = Any  # int, sequence of ints or None
+
+
+def reduced_count(value: TensorValue, dims: Sequence[int]) -> sympy.Expr:
+    """How many elements go into each result."""
+    return ir.product(value.shape[dim] for dim in dims) if value.rank else sympy.Integer(1)
+
+
+def quotient(value: TensorValue, count: Any) -> TensorValue:
+    return TensorValue(value.shape, value.dtype, ew.div(value.body, ir.index_value(count, value.dtype)))
+
+
+# ---------------------------------------------------------------------------------------------- sums and products
+
+
+def accumulate(graph: GraphLowering, kind: str, value: TensorValue, dims: Dims, keepdim: bool) -> TensorValue:
+    """A sum or product in the dtype that torch gives the result."""
+    dtype = graph.result_dtype()
+    value = convert(value, dtype)
+    if dtype == torch.bool:
+        kind, value = ("any", value) if kind == "sum" else ("min", value)
+    return graph.reduce(kind, value, wrap_dims(dims, value.rank), keepdim, dtype)
+
+
+@lower(aten.sum.dim_IntList, *overloads("sum"))
+def sum_(
+    graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> TensorValue:
+    return accumulate(graph, "sum", value, dims, keepdim)
+
+
+@lower(aten.nansum.default)
+def nansum(
+    graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
+) -> TensorValue:
+    if value.dtype.is_floating_point:
+        zero = ir.constant(0, value.dtype)
+        value = TensorValue(value.shape, value.dtype, ew.where(ew.isnan(value.body), zero, value.body))
+    return accumulate(graph, "sum", value, dims, keepdim)
+
+
+@lower(aten.prod.default)
+def prod(graph: GraphLowering, value: TensorValue, *, dtype: Any = None) -> TensorValue:
+    return accumulate(graph, "prod", value, None, False)
+
+
+@lower(aten.prod.dim_int)
+def prod_dim(
+    graph: GraphLowering, value: TensorValue, dim: int, keepdim: bool = False, *, dtype: Any = None
+) -> TensorValue:
+    return accumulate(graph, "prod", value, dim, keepdim)
+
+
+def mean_of(graph: GraphLowering, value: TensorValue, dims: Sequence[int], keepdim: bool) -> TensorValue:
+    """The mean over `dims` as float32."""
+    total = graph.reduce("sum", to_float32(value), dims, keepdim, torch.float32)
+    return quotient(total, reduced_count(value, dims))
+
+
+@lower(aten.mean.default)
+def mean(graph: GraphLowering, value: TensorValue, *, dtype: Any = None) -> TensorValue:
+    return mean_dim(graph, value, None)
+
+
+@lower(aten.mean.dim)
+def mean_dim(
+    graph: GraphLowering, value: TensorValue, dims: Dims, keepdim: bool = False, *, dtype: Any = None
+) -> TensorValue:
+    return convert(mean_of(graph, value, wrap_dims(dims, value.rank), keepdim), graph.result_dtype())
+
+
+@lower(*overloads("count_nonzero", "default", "dim_IntList"))
+def count_nonzero(graph: GraphLowering, value: TensorValue, dims: Dims = None) -> TensorValue:
+    counted = convert(convert(value, torch.bool), torch.int64)
+    return graph.reduce("sum", counted, wrap_dims(dims, value.rank), False, torch.int64)
+
+
+# ---------------------------------------------------------------------------------------------- extrema
+
+
+def extremum(graph: GraphLowering, kind: str, value: TensorValue, dims: Dims, keepdim: bool = False) -> TensorValue:
+    return graph.reduce(kind, value, wrap_dims(dims, value.rank), keepdim)
+
+
+@lower(aten.amax.default)
+def amax(graph: GraphLowering, value: TensorValue, dims: Dims = (), keepdim: bool = False) -> TensorValue:
+    return extremum(graph, "max", value, dims, keepdim)
+
+
+@lower(aten.amin.default)
+def amin(graph: GraphLowering, value: TensorValue, dims: Dims = (), keepdim: bool = False) -> TensorValue:
+    return extremum(graph, "min", value, dims, keepdim)
+
+
+@lower(aten.max.default)
+def max_default(graph: GraphLowering, value: TensorValue) -> TensorValue:
+    return extremum(graph, "max", value, None)
+
+
+@lower(aten.min.default)
+def min_default(graph: GraphLowering, value: TensorValue) -> TensorValue:
+    return extremum(graph, "min", value, None)
+
+
+def position(
+    graph: GraphLowering, kind: str, value: TensorValue, dim: int | None, keepdim: bool = False
+) -> TensorValue:
+    """argmax or argmin along `dim`, or in the flattened tensor."""
+    if dim is None:
+        found = graph.reduce(kind, graph.reshape(value, [value.numel]), [0], False, torch.int64)
+        return graph.reshape(found, graph.result_shape()) if keepdim else found
+    return graph.reduce(kind, value, [wrap_dim(dim, value.rank)], keepdim, torch.int64)
+
+
+def extremum_with_position(
+    graph: GraphLowering, name: str, value: TensorValue, dim: int, keepdim: bool
+) -> tuple[TensorValue, TensorValue]:
+    found = extremum(graph, name, value, [dim], keepdim)
+    return found, position(graph, f"arg{name}", value, dim, keepdim)
+
+
+@lower(aten.max.dim)
+def max_dim(graph: GraphLowering, value: TensorValue, dim: int, keepdim: bool = False) -> Any:
+    return extremum_with_position(graph, "max", value, dim, keepdim)
+
+
+@lower(aten.min.dim)
+def min_dim(graph: GraphLowering, value: TensorValue, dim: int, keepdim: bool = False) -> Any:
+    return extremum_with_position(graph, "min", value, dim, keepdim)
+
+
+@lower(aten.argmax.default)
+def argmax(graph: GraphLowering, value: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
+    return position(graph, "argmax", value, dim, keepdim)
+
+
+@lower(aten.argmin.default)
+def argmin(graph: GraphLowering, value: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
+    return position(graph, "argmin", value, dim, keepdim)
+
+
+@lower(aten.aminmax.default)
+def aminmax(graph: GraphLowering, value: TensorValue, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    low, high = (extremum(graph, kind, value, None if dim is None else [dim], keepdim) for kind in ("min", "max"))
+    return graph.reshape(low, graph.result_shape(0)), graph.reshape(high, graph.result_shape(1))
+
+
+# ---------------------------------------------------------------------------------------------- truth
+
+
+@lower(aten.any.default, aten.any.dim, aten.any.dims)
+def any_(graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
+    found = graph.reduce("any", convert(value, torch.bool), wrap_dims(dims, value.rank), keepdim, torch.bool)
+    return convert(found, graph.result_dtype())
+
+
+@lower(aten.all.default, aten.all.dim, aten.all.dims)
+def all_(graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
+    """Everything is true where nothing is false."""
+    false = combine(graph, lambda x: ew.negate(ew.as_bool(x)), value)
+    found = graph.reduce("any", false, wrap_dims(dims, value.rank), keepdim, torch.bool)
+    return convert(combine(graph, ew.negate, found), graph.result_dtype())
+
+
+# ---------------------------------------------------------------------------------------------- variance
+
+
+def moments(
+    graph: GraphLowering, value: TensorValue, dims: Sequence[int], correction: Any = 0
+) -> tuple[TensorValue, TensorValue]:
+    """(variance, mean) over `dims` in float32, both with the reduced dimensions kept at size one."""
+    value = to_float32(value)
+    mean = mean_of(graph, value, dims, True)
+
+    def squared(x: Expr, m: Expr) -> Expr:
+        return ew.mul(ew.sub(x, m), ew.sub(x, m))
+
+    total = graph.reduce("sum", combine(graph, squared, value, mean), dims, True, torch.float32)
+    freedom = sympy.Max(0, reduced_count(value, dims) - sympy.sympify(correction))
+    return quotient(total, freedom), mean
+
+
+def without(graph: GraphLowering, value: TensorValue, dims: Sequence[int], keepdim: bool) -> TensorValue:
+    if keepdim:
+        return value
+    return graph.reshape(value, [size for dim, size in enumerate(value.shape) if dim not in dims])
+
+
+def spread(
+    graph: GraphLowering, value: TensorValue, dims: Dims, correction: Any, keepdim: bool, root: bool
+) -> tuple[TensorValue, TensorValue]:
+    """(variance or its root, mean) as torch shapes them."""
+    reduced = wrap_dims(dims, value.rank)
+    variance, mean = moments(graph, value, reduced, 1 if correction is None else correction)
+    if root:
+        variance = combine(graph, ew.sqrt, variance)
+    found, center = (convert(without(graph, part, reduced, keepdim), value.dtype) for part in (variance, mean))
+    return found, center
+
+
+def bessel(unbiased: bool) -> int:
+    return 1 if unbiased else 0
+
+
+def _register_spread(name: str, root: bool, with_mean: bool) -> None:
+    def result(both: tuple[TensorValue, TensorValue]) -> Any:
+        return both if with_mean else both[0]
+
+    @lower(*overloads(name, "correction"))
+    def lowering(
+        graph: GraphLowering, value: TensorValue, dims: Dims = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Any:
+        return result(spread(graph, value, dims, correction, keepdim, root))
+
+    @lower(*overloads(name, "dim"))
+    def lowering_dim(
+        graph: GraphLowering, value: TensorValue, dims: Dims, unbiased: bool = True, keepdim: bool = False
+    ) -> Any:
+        return result(spread(graph, value, dims, bessel(unbiased), keepdim, root))
+
+    @lower(*overloads(name))
+    def lowering_default(graph: GraphLowering, value: TensorValue, unbiased: bool = True) -> Any:
+        return result(spread(graph, value, None, bessel(unbiased), False, root))
+
+
+for _name in ("var", "std"):
+    _register_spread(_name, _name == "std", False)
+    _register_spread(f"{_name}_mean", _name == "std", True)
+
+
+# ---------------------------------------------------------------------------------------------- norms
+
+
+@lower(aten.linalg_vector_norm.default)
+def vector_norm(
+    graph: GraphLowering,
+    value: TensorValue,
+    order: Any = 2,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> TensorValue:
+    """(sum |x|^p)^(1/p); order 0 counts what is not zero, the infinite ones take the extremes."""
+    if isinstance(order, sympy.Basic):
+        raise Unsupported("a norm whose order changes between calls")
+    order, reduced = float(order), wrap_dims(dims, value.rank)
+    magnitude = combine(graph, ew.absolute, to_float32(value))
+    if order in (float("inf"), float("-inf")):
+        total = graph.reduce("max" if order > 0 else "min", magnitude, reduced, keepdim, torch.float32)
+    else:
+        terms = combine(graph, lambda x: _norm_term(x, order), magnitude)
+        total = combine(
+            graph,
+            lambda s: _norm_root(s, order),
+            graph.reduce("sum", terms, reduced, keepdim, torch.float32),
+        )
+    return convert(total, graph.result_dtype())
+
+
+def _norm_term(x: Expr, order: float) -> Expr:
+    if order == 0:
+        return ir.cast(ew.ne(x, ew.like(0, x)), torch.float32)
+    if order == 1:
+        return x
+    return ew.mul(x, x) if order == 2 else ew.binary("pow")(x, ew.like(order, x))
+
+
+def _norm_root(total: Expr, order: float) -> Expr:
+    if order in (0, 1):
+        return total
+    return ew.sqrt(total) if order == 2 else ew.binary("pow")(total, ew.like(1 / order, total))
+
+
+@lower(aten.logsumexp.default)
+def logsumexp(graph: GraphLowering, value: TensorValue, dims: Dims, keepdim: bool = False) -> TensorValue:
+    """Shifted by the maximum, unless that is infinite: then the sum is, too."""
+    reduced = wrap_dims(dims, value.rank)
+    value = to_float32(value)
+    if reduced_count(value, reduced) == 0:
+        return graph.full(graph.result_shape(), float("-inf"), graph.result_dtype())
+    infinity = ir.constant(float("inf"), torch.float32)
+
+    def finite(m: Expr) -> Expr:
+        return ew.where(ew.eq(ew.absolute(m), infinity), ew.like(0, m), m)
+
+    top = combine(graph, finite, graph.reduce("max", value, reduced, True, torch.float32))
+    scaled = combine(graph, lambda x, m: ew.exp(ew.sub(x, m)), value, top)
+    total = graph.reduce("sum", scaled, reduced, True, torch.float32)
+    result = combine(graph, lambda s, m: ew.add(ew.log(s), m), total, top)
+    return convert(without(graph, result, reduced, keepdim), graph.result_dtype())
