@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import pathlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -44,12 +43,7 @@ def compile_shader(source: str, device: str | torch.device | None = None) -> Any
         raise ValueError(f"device {str(chosen)!r} cannot run Metal kernels; valid devices: {', '.join(DEVICES)}")
     if kind == "mps":
         return torch.mps.compile_shader(source)
-    return ShaderLibrary(cpu.CpuLibrary.load(source, (_torch_include(),)))
-
-
-def _torch_include() -> str:
-    """Where `#include <c10/metal/...>` is found, as `torch.mps.compile_shader` does."""
-    return str(pathlib.Path(torch.__file__).parent / "include")
+    return ShaderLibrary(cpu.CpuLibrary.load(source))
 
 
 class ShaderLibrary:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import importlib.metadata
 import itertools
 import json
 import os
@@ -250,7 +251,8 @@ def _compiler_identity() -> str:
 
     folder = pathlib.Path(clang.__file__).parent
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".pyo"))
-    return cache.key(metal_inductor.__version__, clang.identity(), *(path.read_bytes() for path in files))
+    versions = (metal_inductor.__version__, importlib.metadata.version("torch"))  # torch: its Metal headers
+    return cache.key(*versions, clang.identity(), *(path.read_bytes() for path in files))
 
 
 def _compile(

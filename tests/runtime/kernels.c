@@ -8,11 +8,12 @@ typedef struct {
 } MslThread;
 typedef struct { ulong value[32]; uint mask, pad; } MslExchange;
 
+#define CONVERGENT __attribute__((convergent, nomerge))
 MslThread *msl_self(void);
-const MslExchange *msl_simd_exchange(ulong bits, uint op_site);
-const void *msl_simd_exchange_wide(const void *data, uint bytes, uint op_site);
-void msl_threadgroup_barrier(void);
-void msl_simdgroup_barrier(void);
+const MslExchange *msl_simd_exchange(ulong bits, uint op_site) CONVERGENT;
+const void *msl_simd_exchange_wide(const void *data, uint bytes, uint op_site) CONVERGENT;
+void msl_threadgroup_barrier(void) CONVERGENT;
+void msl_simdgroup_barrier(void) CONVERGENT;
 
 #define EXPORT __attribute__((visibility("default")))
 #define KERNEL(name) EXPORT void msl_fiber_##name(void *const *buffers, char *memory, void *const *arguments)
