@@ -19,7 +19,7 @@ _EXTRA = (
     "as_strided_copy", "view_copy", "slice_scatter", "index_select",
     "rrelu_with_noise_backward", "native_batch_norm", "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional", "_batch_norm_no_update",
-    "batch_norm_backward", "cumsum", "special_spherical_bessel_j0",
+    "batch_norm_backward",
 )  # fmt: skip
 
 # Random ops draw from torch's generator in eager's order: their decompositions would draw other numbers.

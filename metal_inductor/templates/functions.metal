@@ -198,20 +198,18 @@ inline float mi_frexp_mantissa(float x) {
 }
 
 //@ hypot
-// Scaled by the larger side so that the squares neither overflow nor vanish.
+// Scaled by a power of two where the squares would overflow or vanish.
 inline float mi_hypot(float a, float b) {
   const float x = metal::fabs(a);
   const float y = metal::fabs(b);
   if (x == INFINITY || y == INFINITY) {
     return INFINITY;
   }
-  const float large = x < y ? y : x;
-  const float small = x < y ? x : y;
-  if (large == 0.0f || a != a || b != b) {
-    return x + y;
-  }
-  const float ratio = small / large;
-  return large * metal::precise::sqrt(metal::fma(ratio, ratio, 1.0f));
+  const float large = metal::fmax(x, y);
+  const float scale = large > 1e18f ? 5.42101086e-20f : large < 1e-18f ? 1.84467441e19f : 1.0f;  // 2^-64, 2^64
+  const float p = x * scale;
+  const float q = y * scale;
+  return metal::precise::sqrt(metal::fma(p, p, q * q)) / scale;
 }
 
 //@ sigmoid
@@ -306,8 +304,8 @@ inline float mi_erfcx(float x) {
 }
 
 //@ erf: horner
-// |x| < 0.94: x times a polynomial in x^2. Beyond: 1 - exp(polynomial), a fit of log(erfc) on [0.9, 4].
-constant float mi_erf_small_fit[7] = {1.128379166f, -0.3761263215f, 0.1128367104f, -0.02685804248f,
+// |x| < 0.94: x plus x times a polynomial in x^2 (one rounding less than a product). Beyond: 1 - exp(polynomial), a fit of log(erfc) on [0.9, 4].
+constant float mi_erf_small_fit[7] = {0.128379167f, -0.3761263215f, 0.1128367104f, -0.02685804248f,
                                             0.005197684914f, -0.0008105054511f, 8.212780533e-5f};
 constant float mi_erf_large_fit[9] = {0.0003185396624f, -1.130231055f, -0.6318239181f,
                                             -0.1100871665f, 0.02642763715f, -0.004762625833f,
@@ -316,7 +314,7 @@ constant float mi_erf_large_fit[9] = {0.0003185396624f, -1.130231055f, -0.631823
 inline float mi_erf(float x) {
   const float magnitude = metal::fabs(x);
   if (magnitude < 0.94f) {
-    return x * mi_horner(x * x, mi_erf_small_fit);
+    return metal::fma(x, mi_horner(x * x, mi_erf_small_fit), x);
   }
   const float tail = metal::precise::exp(mi_horner(metal::fmin(magnitude, 4.0f), mi_erf_large_fit));
   return x != x ? x : metal::copysign(1.0f - tail, x);
@@ -330,13 +328,15 @@ inline float mi_erfc(float x) {
   return x != x ? x : mi_exp_minus_square(x) * mi_erfcx_positive(x);
 }
 
-//@ erfinv: horner
-// erfinv(x) = x P(w), w = -log(1 - x^2) (Giles, Approximating the erfinv function, 2010), fitted on w in [0, 6] in
-// w - 3, and on sqrt(w) in [2.44, 4.1] and [4.1, 10.3] in sqrt(w) - 3.25 and sqrt(w) - 7.2.
-constant float mi_erfinv_middle_fit[12] = {1.62354201f, 0.2416304038f, -0.005738166674f, -0.0008361787582f,
-                                                 0.0001951022964f, -1.272040857e-5f, -1.767616907e-6f,
-                                                 4.519472619e-7f, -1.941159141e-8f, -5.917819598e-9f,
-                                                 6.7451841e-10f, 1.970128996e-11f};
+//@ erfinv: horner, log1p
+// erfinv(x) = x P(w), w = -log(1 - x^2) (Giles, Approximating the erfinv function, 2010). P - 1 is fitted on w in
+// [0, 1.2] and, in w - 3.5, on [1.2, 6]; P on sqrt(w) in [2.44, 4.1] and [4.1, 10.3] in sqrt(w) - 3.25 and
+// sqrt(w) - 7.2.
+constant float mi_erfinv_near_fit[8] = {-0.1137730746f, 0.2320136675f, 0.01154932594f, -0.002334997274f,
+                                        -0.000128368495f, 4.714022556e-5f, 1.587084389e-6f, -8.867106836e-7f};
+constant float mi_erfinv_middle_fit[11] = {0.7428299225f, 0.2353584054f, -0.006717071116f, -0.0004812700186f,
+                                           0.0001585700816f, -1.581183681e-5f, -3.870503674e-7f, 3.272634289e-7f,
+                                           -3.568014814e-8f, -1.77333175e-9f, 6.246000128e-10f};
 constant float mi_erfinv_tail_fit[10] = {3.083885598f, 1.005258943f, 0.005371807303f, -0.00375073545f,
                                                0.002481040593f, -0.001690304013f, 0.0009961818016f,
                                                -0.0003542126061f, -4.971541444e-5f, 7.664247389e-5f};
@@ -345,12 +345,16 @@ constant float mi_erfinv_far_fit[11] = {7.070718329f, 1.008391462f, -0.000507548
                                               -3.322060024e-8f, 5.333918069e-9f, -1.784771229e-9f,
                                               2.579314404e-10f};
 
-inline float mi_erfinv_ratio(float w) {
+// x P(w)
+inline float mi_erfinv_product(float x, float w) {
+  if (w < 1.2f) {
+    return metal::fma(x, mi_horner(w, mi_erfinv_near_fit), x);
+  }
   if (w < 6.0f) {
-    return mi_horner(w - 3.0f, mi_erfinv_middle_fit);
+    return metal::fma(x, mi_horner(w - 3.5f, mi_erfinv_middle_fit), x);
   }
   const float root = metal::precise::sqrt(w);
-  return root < 4.1f ? mi_horner(root - 3.25f, mi_erfinv_tail_fit) : mi_horner(root - 7.2f, mi_erfinv_far_fit);
+  return x * (root < 4.1f ? mi_horner(root - 3.25f, mi_erfinv_tail_fit) : mi_horner(root - 7.2f, mi_erfinv_far_fit));
 }
 
 inline float mi_erfinv(float x) {
@@ -358,11 +362,8 @@ inline float mi_erfinv(float x) {
   if (!(magnitude < 1.0f)) {
     return magnitude == 1.0f ? x * INFINITY : NAN;
   }
-  const float square = x * x;
-  const float w = magnitude < 0.5f ? square * (1.0f + square * (0.5f + square * (0.33333334f + square * (0.25f +
-                      square * (0.2f + square * (0.16666667f + square * (0.14285715f + square * 0.125f)))))))
-                                   : -metal::precise::log((1.0f - magnitude) * (1.0f + magnitude));
-  return x * mi_erfinv_ratio(w);
+  const float inside = magnitude < 0.8f ? mi_log1p(-x * x) : metal::precise::log((1.0f - magnitude) * (1.0f + magnitude));
+  return mi_erfinv_product(x, -inside);
 }
 
 //@ ndtri: erfinv
@@ -376,7 +377,7 @@ inline float mi_ndtri(float p) {
     return 1.41421356f * mi_erfinv(x);
   }
   const float w = -(metal::precise::log(p) + metal::precise::log(4.0f * (1.0f - p)));
-  return 1.41421356f * x * mi_erfinv_ratio(metal::fmax(w, 0.0f));
+  return 1.41421356f * mi_erfinv_product(x, metal::fmax(w, 0.0f));
 }
 
 //@ log_ndtr: erfc, erfcx, log1p
@@ -541,7 +542,7 @@ inline float mi_i0(float x) {
     return mi_i0_series(y);
   }
   const float half_power = metal::precise::exp(0.5f * y);  // exp(y) overflows before the result does
-  return y == INFINITY ? y : half_power * (mi_horner(1.0f / y, mi_i0_large_fit) / metal::precise::sqrt(y)) * half_power;
+  return half_power * (mi_horner(1.0f / y, mi_i0_large_fit) / metal::precise::sqrt(y)) * half_power;
 }
 
 //@ i0e: bessel_i
@@ -561,7 +562,7 @@ inline float mi_i1(float x) {
   }
   const float half_power = metal::precise::exp(0.5f * y);
   const float scaled = mi_horner(1.0f / y, mi_i1_large_fit) / metal::precise::sqrt(y);
-  return y == INFINITY ? x : metal::copysign(half_power * scaled * half_power, x);
+  return metal::copysign(half_power * scaled * half_power, x);
 }
 
 //@ i1e: bessel_i
@@ -592,16 +593,23 @@ inline float mi_zeta(float s, float q) {
                            -8.26719577e-7f, 2.08767570e-8f, -5.28419014e-10f};
   float sum = 0.0f;
   float n = q;
-  for (int k = 0; k < 9 || n < 9.0f; ++k) {
-    sum += metal::precise::pow(n, -s);
-    n += 1.0f;
+  float k = 0.0f;
+  for (; k < 9.0f || n < 9.0f; k += 1.0f) {
+    // n is q + k rounded: put the rounding error back to first order, s multiplies it
+    const float lost = q - (n - k);
+    const float term = metal::precise::pow(n, -s);
+    sum += metal::fma(-s * lost / n, term, term);
+    n = q + (k + 1.0f);
   }
   const float power = metal::precise::pow(n, -s);
+  if (power == 0.0f) {
+    return sum;
+  }
   sum += power * (n / (s - 1.0f) + 0.5f);
   float factor = s * power / n;
-  for (int k = 0; k < 6; ++k) {
-    sum += factor * ratios[k];
-    factor *= (s + float(2 * k + 1)) * (s + float(2 * k + 2)) / (n * n);
+  for (int j = 0; j < 6; ++j) {
+    sum += factor * ratios[j];
+    factor *= (s + float(2 * j + 1)) * (s + float(2 * j + 2)) / (n * n);
   }
   return sum;
 }
@@ -609,8 +617,17 @@ inline float mi_zeta(float s, float q) {
 //@ gamma_prefix: lgamma, log1p
 // x^a exp(-x) / Gamma(a + 1). For large a through x/a - 1 - log(x/a), which stays small where the result is not.
 inline float mi_gamma_prefix(float a, float x) {
-  if (a < 8.0f) {
-    return metal::precise::exp(a * metal::precise::log(x) - x - mi_lgamma(a + 1.0f));
+  if (x > 1e9f && x > 4.0f * a) {
+    return 0.0f;
+  }
+  if (a < 8.0f && x < 80.0f) {
+    float factors = 1.0f;
+    float z = a + 1.0f;
+    while (z > 2.0f) {
+      z -= 1.0f;
+      factors *= z;
+    }
+    return metal::precise::pow(x, a) * metal::precise::exp(-x) * metal::precise::exp(-mi_lgamma_positive(z)) / factors;
   }
   const float offset = (x - a) / a;
   float gap = offset - mi_log1p(offset);
