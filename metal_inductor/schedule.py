@@ -241,12 +241,17 @@ class Scheduler:
         """Whether every load of buffer `name` in `placed` is of the element that the same thread has produced."""
         if level == "full" and placed.level == "row" and reduction_sizes:
             return False
-        expected = sympy.expand(simplify(sympy.sympify(written).xreplace(mapping), ranges))
+        units = {symbol: sympy.Integer(0) for symbol, size in ranges.items() if size == 1}
+
+        def canonical(index: Any, table: dict) -> sympy.Expr:
+            return sympy.expand(simplify(sympy.sympify(index).xreplace(table).xreplace(units), ranges))
+
+        expected = canonical(written, mapping)
         for root in placed.node.roots():
             for load in ir.loads(root):
                 if load.buffer != name:
                     continue
-                if load.indirect or sympy.expand(simplify(load.index.xreplace(placed.mapping), ranges)) != expected:
+                if load.indirect or canonical(load.index, placed.mapping) != expected:
                     return False
         return True
 

@@ -125,13 +125,13 @@ def per_token(compiled: Compiled) -> dict[str, Any]:
     }
 
 
-def compile_seconds(compiled: Compiled, request: Request, started_empty: bool) -> dict[str, float | None]:
+def compile_seconds(compiled: Compiled, request: Request, started_cold: bool) -> dict[str, float | None]:
     """Seconds from an empty kernel cache (cold) and in a new process with a filled one (warm).
 
     The run at hand serves for one of the two when it qualifies; otherwise a new process measures. Both include capture,
     lowering and the first prefill and decode step. Warm is None where the cache is switched off.
     """
-    cold: float | None = compiled.seconds if started_empty else None
+    cold: float | None = compiled.seconds if started_cold else None
     warm: float | None = compiled.seconds if compiled.kernels_compiled == 0 else None
     if cold is None:
         with tempfile.TemporaryDirectory(prefix="metal_inductor_cold_") as folder:
