@@ -12,7 +12,6 @@ import atexit
 import ctypes
 import functools
 import importlib.metadata
-import itertools
 import json
 import os
 import pathlib
@@ -67,7 +66,7 @@ class _Native:
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, arguments
             setattr(self, name.removeprefix("msl_"), function)
-        self._threads = config.from_environment("cpu_threads") or os.cpu_count() or 1
+        self._threads = config.from_environment("cpu_threads") or _cores()
         self._schedule = config.from_environment("cpu_schedule")
         self.completed_tickets = self.completed()
         self.initialise()
@@ -80,7 +79,7 @@ class _Native:
         self.initialise()
 
     def reconfigure(self, threads: int | None, schedule: int | None) -> None:
-        self._threads = self._threads if threads is None else (threads or os.cpu_count() or 1)
+        self._threads = self._threads if threads is None else threads or _cores()
         self._schedule = self._schedule if schedule is None else schedule
         self.configure(self._threads, self._schedule)
 
@@ -96,6 +95,11 @@ class _Native:
             completed = self.completed_tickets[0]
             for done in [old for old in list(self.in_flight) if old <= completed]:
                 self.in_flight.pop(done, None)
+
+
+def _cores() -> int:
+    """Cores this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def native_source() -> str:
@@ -198,11 +202,9 @@ class CpuLibrary:
     def __init__(self, path: pathlib.Path, kernels: Mapping[str, KernelInfo]) -> None:
         self.path = path
         self.kernels = dict(kernels)
-        for info in self.kernels.values():
-            _check_limits(info)
-        native = _runtime()  # loaded first: the library's undefined symbols resolve to it
-        self._shared = _load_shared(path)
-        self._handles = {name: self._register(native, info) for name, info in self.kernels.items()}
+        _runtime()  # loaded first: the library's undefined symbols resolve to it
+        shared = _load_shared(path)
+        self._kernels = {name: _Kernel(info, shared) for name, info in self.kernels.items()}
 
     @classmethod
     def load(cls, source: str, include_dirs: Sequence[str | os.PathLike[str]] = ()) -> CpuLibrary:
@@ -220,24 +222,11 @@ class CpuLibrary:
                 library = _libraries.setdefault(key, library)
         return library
 
-    def handle(self, name: str) -> int:
-        """Address of the runtime's record of a kernel. KeyError names the kernels there are."""
-        if name not in self._handles:
+    def kernel(self, name: str) -> _Kernel:
+        """KeyError names the kernels there are."""
+        if name not in self._kernels:
             raise KeyError(f"no kernel {name!r} in this Metal library; kernels: {', '.join(self.kernels) or 'none'}")
-        return self._handles[name]
-
-    def _register(self, native: _Native, info: KernelInfo) -> int:
-        def address(symbol: str) -> int | None:
-            return ctypes.cast(getattr(self._shared, symbol), ctypes.c_void_p).value
-
-        # Threadgroup memory is per threadgroup, which the loop over a whole row does not know.
-        as_fibers = info.uses_fibers or info.threadgroup_bytes > 0 or bool(_threadgroup_indices(info))
-        loop = None if as_fibers else address(f"msl_loop_{info.symbol}")
-        fiber = address(f"msl_fiber_{info.symbol}")
-        handle = native.kernel_create(info.name.encode(), fiber, loop, as_fibers, info.threadgroup_bytes)
-        if not handle:
-            raise MemoryError("no memory for a kernel record")
-        return handle
+        return self._kernels[name]
 
 
 _libraries: dict[str, CpuLibrary] = {}
@@ -281,70 +270,84 @@ def _compile(
     return path, [KernelInfo.from_json(text) for text in json.loads(described.read_bytes())]
 
 
-def _threadgroup_indices(info: KernelInfo) -> list[int]:
-    return [
-        argument.index for argument in info.arguments if argument.kind == "threadgroup" and argument.index is not None
-    ]
+class _Kernel:
+    """One kernel with its record in the runtime; checks what a dispatch of it is given."""
 
+    def __init__(self, info: KernelInfo, shared: ctypes.CDLL) -> None:
+        self.info = info
+        self.buffers = _by_index(info, "buffer")
+        self.threadgroups = _by_index(info, "threadgroup")
+        self.max_threads = min(info.max_threads, MAX_THREADS_PER_THREADGROUP)
+        self._check_limits()
+        # Threadgroup memory is per threadgroup, which the loop over a whole row does not know.
+        as_fibers = info.uses_fibers or info.threadgroup_bytes > 0 or bool(self.threadgroups)
+        loop = None if as_fibers else _address(shared, f"msl_loop_{info.symbol}")
+        fiber = _address(shared, f"msl_fiber_{info.symbol}")
+        # The runtime is loaded before any library: `shared` has its undefined symbols from it.
+        self.handle = _runtime().kernel_create(info.name.encode(), fiber, loop, as_fibers, info.threadgroup_bytes)
+        if not self.handle:
+            raise MemoryError("no memory for a kernel record")
 
-def _buffer_names(info: KernelInfo) -> dict[int, str]:
-    return {
-        argument.index: argument.name
-        for argument in info.arguments
-        if argument.kind == "buffer" and argument.index is not None
-    }
-
-
-def _check_limits(info: KernelInfo) -> None:
-    """What Metal's own compiler refuses, so that a kernel that runs here also runs there."""
-    for index, name in _buffer_names(info).items():
-        if index >= MAX_BUFFERS:
+    def _check_limits(self) -> None:
+        """What Metal's own compiler refuses, so that a kernel that runs here also runs there."""
+        for index, name in self.buffers.items():
+            if index >= MAX_BUFFERS:
+                raise SyntaxError(
+                    f"kernel '{self.info.name}': argument '{name}' is buffer({index}), Metal has buffer(0) to "
+                    f"buffer({MAX_BUFFERS - 1})"
+                )
+        if self.info.threadgroup_bytes > MAX_THREADGROUP_BYTES:
             raise SyntaxError(
-                f"kernel '{info.name}': argument '{name}' is buffer({index}), Metal has buffer(0) to "
-                f"buffer({MAX_BUFFERS - 1})"
+                f"kernel '{self.info.name}': {self.info.threadgroup_bytes} bytes of threadgroup memory, Metal has "
+                f"{MAX_THREADGROUP_BYTES}"
             )
-    if info.threadgroup_bytes > MAX_THREADGROUP_BYTES:
-        raise SyntaxError(
-            f"kernel '{info.name}': {info.threadgroup_bytes} bytes of threadgroup memory, Metal has "
-            f"{MAX_THREADGROUP_BYTES}"
-        )
+
+    def geometry(self, threads: Sequence[int], group_size: Sequence[int]) -> ctypes.Array[ctypes.c_uint32]:
+        """Sizes of a dispatch, three axes each, as the runtime takes them. ValueError names what is out of range."""
+        where = "kernel '{}': threads={}, group_size={}: {}".format
+        if len(threads) != 3 or len(group_size) != 3:
+            raise ValueError(where(self.info.name, threads, group_size, "both must have 3 axes"))
+        x, y, z = threads
+        if min(threads) < 0 or max(threads) >= 1 << 32 or x * y * z >= 1 << 63:
+            valid = "each axis of threads must be in 0 .. 2**32-1, and their product below 2**63"
+            raise ValueError(where(self.info.name, threads, group_size, valid))
+        a, b, c = group_size
+        if min(group_size) < 1 or a * b * c > self.max_threads:
+            valid = f"each axis of group_size must be at least 1 and their product at most {self.max_threads}"
+            raise ValueError(where(self.info.name, threads, group_size, valid))
+        return _Geometry(x, y, z, a, b, c)
+
+    def check_buffers(self, slots: Sequence[int]) -> None:
+        """ValueError when a buffer that the kernel declares has no slot, or more are bound than Metal has."""
+        if len(slots) > MAX_BUFFERS:
+            raise ValueError(f"kernel '{self.info.name}': {len(slots)} buffers are bound, Metal has {MAX_BUFFERS}")
+        for index, name in self.buffers.items():
+            if index >= len(slots) or slots[index] < 0:
+                raise ValueError(f"kernel '{self.info.name}': argument '{name}', buffer({index}), is not bound")
+
+    def threadgroup_lengths(self, lengths: Mapping[int, int]) -> list[int]:
+        """Bytes of threadgroup(0), threadgroup(1), ...; ValueError if one is missing or all exceed Metal's memory."""
+        for index in self.threadgroups:
+            if lengths.get(index, 0) <= 0:
+                raise ValueError(
+                    f"kernel '{self.info.name}': threadgroup({index}) needs a length in bytes: {dict(lengths)}"
+                )
+        table = [lengths.get(index, 0) for index in range(max(self.threadgroups, default=-1) + 1)]
+        total = sum((length + 15) // 16 * 16 for length in [self.info.threadgroup_bytes, *table])
+        if total > MAX_THREADGROUP_BYTES:
+            raise ValueError(
+                f"kernel '{self.info.name}': {total} bytes of threadgroup memory, Metal has {MAX_THREADGROUP_BYTES}"
+            )
+        return table
 
 
-def geometry(info: KernelInfo, threads: Sequence[int], group_size: Sequence[int]) -> ctypes.Array[ctypes.c_uint32]:
-    """Sizes of a dispatch, three axes each, as the runtime takes them. ValueError names what is out of range."""
-    where = f"kernel '{info.name}': threads={tuple(threads)}, group_size={tuple(group_size)}"
-    if len(threads) != 3 or len(group_size) != 3:
-        raise ValueError(f"{where}: both must have 3 axes")
-    if not all(0 <= extent < 1 << 32 for extent in threads) or threads[0] * threads[1] * threads[2] >= 1 << 63:
-        raise ValueError(f"{where}: each axis of threads must be in 0 .. 2**32-1, and their product below 2**63")
-    limit = min(info.max_threads, MAX_THREADS_PER_THREADGROUP)
-    if not all(extent >= 1 for extent in group_size) or group_size[0] * group_size[1] * group_size[2] > limit:
-        raise ValueError(f"{where}: each axis of group_size must be at least 1 and their product at most {limit}")
-    return _Geometry(*threads, *group_size)
+def _by_index(info: KernelInfo, kind: str) -> dict[int, str]:
+    """Names of the arguments of one kind."""
+    return {item.index: item.name for item in info.arguments if item.kind == kind and item.index is not None}
 
 
-def check_buffers(info: KernelInfo, bound: Sequence[bool]) -> None:
-    """ValueError when a buffer that the kernel declares is not bound, or more are bound than Metal has."""
-    if len(bound) > MAX_BUFFERS:
-        raise ValueError(f"kernel '{info.name}': {len(bound)} buffers are bound, Metal has {MAX_BUFFERS}")
-    for index, name in _buffer_names(info).items():
-        if index >= len(bound) or not bound[index]:
-            raise ValueError(f"kernel '{info.name}': argument '{name}', buffer({index}), is not bound")
-
-
-def _threadgroup_table(info: KernelInfo, lengths: Mapping[int, int]) -> list[int]:
-    """Bytes of threadgroup(0), threadgroup(1), ...; ValueError when one is missing or all exceed Metal's memory."""
-    indices = _threadgroup_indices(info)
-    missing = [index for index in indices if lengths.get(index, 0) <= 0]
-    if missing:
-        raise ValueError(f"kernel '{info.name}': threadgroup({missing[0]}) needs a length in bytes: {dict(lengths)}")
-    table = [lengths.get(index, 0) for index in range(max(indices) + 1)] if indices else []
-    total = sum((length + 15) // 16 * 16 for length in [info.threadgroup_bytes, *table])
-    if total > MAX_THREADGROUP_BYTES:
-        raise ValueError(
-            f"kernel '{info.name}': {total} bytes of threadgroup memory, Metal has {MAX_THREADGROUP_BYTES}"
-        )
-    return table
+def _address(shared: ctypes.CDLL, symbol: str) -> int | None:
+    return ctypes.cast(getattr(shared, symbol), ctypes.c_void_p).value
 
 
 def run(
@@ -354,14 +357,14 @@ def run(
 
     Raises ValueError for a bad geometry or a missing buffer and MetalRuntimeError when the kernel fails.
     """
-    info = library.kernels[name]
-    sizes = geometry(info, threads, group_size)
-    check_buffers(info, [True] * len(pointers))
-    _threadgroup_table(info, {})
+    kernel = library.kernel(name)
+    sizes = kernel.geometry(threads, group_size)
+    kernel.check_buffers(range(len(pointers)))
+    kernel.threadgroup_lengths({})
     native = _runtime()
     error = native.error_buffer()
-    table = (ctypes.c_uint64 * max(len(pointers), 1))(*pointers)
-    if native.run(library.handle(name), sizes, table, len(pointers), error):
+    table = (ctypes.c_uint64 * len(pointers))(*pointers)
+    if native.run(kernel.handle, sizes, table, len(pointers), error):
         raise MetalRuntimeError(error.value.decode())
 
 
@@ -378,11 +381,10 @@ class CpuDispatchList:
         self._list = self._native.list_create(self.pointers.ctypes.data)
         if not self._list:
             raise MemoryError("no memory for a dispatch list")
-        self._infos: list[KernelInfo] = []
-        self._libraries: set[CpuLibrary] = set()
+        self._kernels: list[_Kernel] = []
 
     def __len__(self) -> int:
-        return len(self._infos)
+        return len(self._kernels)
 
     def __del__(self) -> None:
         if getattr(self, "_list", None):  # in-flight lists are referenced by the runtime and do not come here
@@ -404,34 +406,32 @@ class CpuDispatchList:
         threads makes the dispatch do nothing. threadgroup_lengths: bytes of each threadgroup(i) argument.
         Raises KeyError for an unknown kernel and ValueError for a geometry, slot or length out of range.
         """
-        handle = library.handle(kernel_name)
-        info = library.kernels[kernel_name]
+        kernel = library.kernel(kernel_name)
         for index, slot in enumerate(slots):
             if not -1 <= slot < len(self.pointers):
                 raise ValueError(
                     f"kernel '{kernel_name}': buffer({index}) names slot {slot}, valid are -1 to "
                     f"{len(self.pointers) - 1}"
                 )
-        check_buffers(info, [slot >= 0 for slot in slots])
-        lengths = _threadgroup_table(info, threadgroup_lengths or {})
-        table = (ctypes.c_int32 * max(len(slots) + len(lengths), 1))(*itertools.chain(slots, lengths))
-        sizes = geometry(info, threads, group_size)
-        index = self._native.list_add(self._list, handle, sizes, table, len(slots), len(lengths))
+        kernel.check_buffers(slots)
+        lengths = kernel.threadgroup_lengths(threadgroup_lengths or {})
+        sizes = kernel.geometry(threads, group_size)
+        table = (ctypes.c_int32 * (len(slots) + len(lengths)))(*slots, *lengths)
+        index = self._native.list_add(self._list, kernel.handle, sizes, table, len(slots), len(lengths))
         if index < 0:
             raise MemoryError("no memory for a dispatch")
-        self._infos.append(info)
-        self._libraries.add(library)
+        self._kernels.append(kernel)
         return index
 
     def set_threads(self, index: int, threads: Sequence[int], group_size: Sequence[int]) -> None:
         """Changes the geometry of a dispatch for the commits to come."""
-        self._native.list_set_threads(self._list, index, geometry(self._infos[index], threads, group_size))
+        self._native.list_set_threads(self._list, index, self._kernels[index].geometry(threads, group_size))
 
     def commit(self, begin: int = 0, end: int | None = None) -> None:
         """Hands dispatches begin .. end-1 to the worker as one command buffer and returns at once."""
-        end = len(self._infos) if end is None else end
-        if not 0 <= begin <= end <= len(self._infos):
-            raise ValueError(f"commit({begin}, {end}): the list has dispatches 0 .. {len(self._infos) - 1}")
+        end = len(self._kernels) if end is None else end
+        if not 0 <= begin <= end <= len(self._kernels):
+            raise ValueError(f"commit({begin}, {end}): the list has dispatches 0 .. {len(self._kernels) - 1}")
         if begin == end:
             return
         ticket = self._native.list_commit(self._list, begin, end)

@@ -22,10 +22,17 @@ static int core_grow_stacks(Core *core) {
   return 1;
 }
 
-/* Takes all stacks back, also those of fibers that were abandoned in a deadlock. */
+/* Back to the state of a new core, but for the stacks: all are taken back, also those of fibers that were abandoned in a
+ * deadlock or by a fork in the middle of a threadgroup. */
 static void core_reset(Core *core) {
   core->free_count = core->stack_count;
   for (uint32_t i = 0; i < core->stack_count; i++) core->free_stacks[i] = core->stack_count - 1 - i;
+  memset(core->geometry, 0, sizeof core->geometry);
+  for (uint32_t i = 0; i < MAX_SIMDGROUPS; i++) {
+    core->simdgroups[i].index = i;
+    core->simdgroups[i].phase = 0;
+    core->simdgroups[i].posting = &core->simdgroups[i].narrow[0];
+  }
 }
 
 static Core *core_create(uint32_t index) {
@@ -34,10 +41,7 @@ static Core *core_create(uint32_t index) {
   if (core == (Core *)-1) return NULL;
   core->threadgroup_memory = (char *)(((uintptr_t)(core + 1) + 63) & ~63ul);
   core->index = index;
-  for (uint32_t i = 0; i < MAX_SIMDGROUPS; i++) {
-    core->simdgroups[i].index = i;
-    core->simdgroups[i].posting = &core->simdgroups[i].narrow[0];
-  }
+  core_reset(core);
   return core;
 }
 
