@@ -140,10 +140,30 @@ template <class F> MSL_INLINE F tanh(F x) {
   return __builtin_elementwise_copysign(a < F(0.625f) ? small : large, x);
 }
 
-// x = quadrant * pi/2 + r, |r| <= pi/4.
+// The binary digits of 2/pi behind the point.
+constexpr constant uint two_over_pi[8] = {0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u,
+                                          0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
+
+// x * 2/pi modulo 4 as a fraction of 2^64, for |x| >= 2^25 and finite. The digits of 2/pi that count for this exponent
+// are multiplied with the significand as integers, whatever stands before them is a multiple of 4.
+MSL_INLINE ulong turns_of_large(float x) {
+  uint pattern = bits<uint>(x) & 0x7fffffffu;
+  uint first_digit = (pattern >> 23) - 127u - 25u;
+  ulong significand = (pattern & 0x7fffffu) | 0x800000u;
+  uint word = (first_digit >> 5) & 3u, shift = first_digit & 31u;
+  ulong high = (ulong(two_over_pi[word]) << 32) | two_over_pi[word + 1];
+  ulong low = (ulong(two_over_pi[word + 2]) << 32) | two_over_pi[word + 3];
+  ulong digits = (high << shift) | ((low >> 1) >> (63u - shift));
+  ulong next_digits = (low << shift) >> 32;
+  return significand * digits + ((significand * next_digits) >> 32);
+}
+
+// x = quadrant * pi/2 + r + r_low, |r| <= pi/4.
 template <class F> struct quadrant_reduction {
-  F r;
-  typename shape<F>::integer quadrant;
+  typedef typename shape<F>::integer I;
+  F r, r_low;
+  I quadrant;
+
   MSL_INLINE explicit quadrant_reduction(F x) {
     typedef typename shape<F>::wide D;
     typedef typename shape<F>::wide_integer L;
@@ -154,22 +174,49 @@ template <class F> struct quadrant_reduction {
     D n = shifted - shifter;
     D reduced = fused(n, D(exactly(0xbff921fb54442d18ul)), wide);
     reduced = fused(n, D(exactly(0xbc91a62633145c07ul)), reduced);
+    L low_bits = bits<L>(shifted);
+    reduce_large(x, reduced, low_bits);
     r = convert<F>(reduced);
-    quadrant = convert<typename shape<F>::integer>(bits<L>(shifted) & 3);
+    r_low = convert<F>(reduced - convert<D>(r));
+    quadrant = convert<I>(low_bits & 3);
   }
+
+  // Beyond 2^48 the product with 2/pi needs more digits than a double has.
+  static MSL_INLINE void reduce_large(float x, thread double &reduced, thread long &low_bits) {
+    ulong turns = turns_of_large(x);
+    long rounded = long(turns + (1ul << 61)) >> 62;
+    double fraction = double(long(turns - (ulong(rounded) << 62)));
+    bool large = __builtin_elementwise_abs(x) >= 281474976710656.0f && x - x == 0.0f;
+    double sign = x < 0.0f ? double(-1.0f) : double(1.0f);
+    // pi/2 * 2^-62
+    reduced = large ? sign * fraction * exactly(0x3c1921fb54442d18ul) : reduced;
+    low_bits = large ? (x < 0.0f ? -rounded : rounded) : low_bits;
+  }
+  template <class D, class L> static MSL_INLINE void reduce_large(F x, thread D &reduced, thread L &low_bits) {
+    for (int i = 0; i < int(sizeof(F) / sizeof(float)); ++i) {
+      double lane = reduced[i];
+      long lane_bits = low_bits[i];
+      quadrant_reduction<float>::reduce_large(float(x[i]), lane, lane_bits);
+      reduced[i] = lane;
+      low_bits[i] = lane_bits;
+    }
+  }
+
   MSL_INLINE F sine() const {
     F square = r * r;
-    F s = fused(r * square, poly(square, -0.1666666664f, 0.008333329384f, -0.0001983933407f, 2.718304137e-06f), r);
-    return r == F(0.0f) ? r : s;
+    F correction = fused(square, r_low * -0.5f, r_low);
+    F tail = r * square * poly(square, -0.1666666664f, 0.008333329384f, -0.0001983933407f, 2.718304137e-06f);
+    return r == F(0.0f) ? r : r + (tail + correction);
   }
   MSL_INLINE F cosine() const {
     F square = r * r;
     F tail = poly(square, 0.04166666662f, -0.001388888375f, 2.479951915e-05f, -2.721016639e-07f);
-    return fused(square * square, tail, fused(square, F(-0.5f), F(1.0f)));
+    F low = fused(square * square, tail, -r * r_low);
+    F high = fused(square, F(-0.5f), F(1.0f));
+    return high + (fused(square, F(-0.5f), 1.0f - high) + low);
   }
-  // sin of r + quadrant * pi/2
-  MSL_INLINE F sine_in_quadrant(typename shape<F>::integer which) const {
-    typedef typename shape<F>::integer I;
+  // sin of r + which * pi/2
+  MSL_INLINE F sine_in_quadrant(I which) const {
     F value = (which & 1) == 0 ? sine() : cosine();
     return bits<F>(bits<I>(value) ^ ((which & 2) << 30));
   }
@@ -187,6 +234,59 @@ template <class F> MSL_INLINE F tan(F x) {
   quadrant_reduction<F> reduced(x);
   F s = reduced.sine(), c = reduced.cosine();
   return (reduced.quadrant & 1) == 0 ? s / c : -c / s;
+}
+
+template <class F> MSL_INLINE F fract(F x) {
+  F part = x - __builtin_elementwise_floor(x);
+  return part < F(1.0f) ? part : (part != part ? part : F(0.99999994f));
+}
+
+// |x|^y in double, which leaves one rounding to float at the end.
+template <class F> MSL_INLINE F power_of_magnitude(F x, F y) {
+  typedef typename shape<F>::wide D;
+  typedef typename shape<F>::wide_integer L;
+  D wide = convert<D>(__builtin_elementwise_abs(x));
+  // log2: x = 2^e m with m in [sqrt(1/2), sqrt(2)), then an odd series in (m - 1) / (m + 1)
+  L offset = bits<L>(wide) - 0x3fe6a09e667f3bcdl;
+  D m = bits<D>((offset & 0x000fffffffffffffl) + 0x3fe6a09e667f3bcdl);
+  D s = (m - D(1.0f)) / (m + D(1.0f));
+  D square = s * s;
+  D series = poly(square, exactly(0x40071547652b82feul), exactly(0x3feec709dc3a03fdul), exactly(0x3fe2776c50ef9bfeul), exactly(0x3fda61762a7aded9ul),
+                  exactly(0x3fd484b13d7c02a9ul), exactly(0x3fd0c9a84994022dul), exactly(0x3fcc68f568d31760ul), exactly(0x3fc89f3b1694cffeul),
+                  exactly(0x3fc5b9ac9b743f0dul));
+  D logarithm = fused(s, series, convert<D>(offset >> 52));
+  logarithm = wide == D(0.0f) ? D(-INFINITY) : logarithm;
+  logarithm = wide < D(INFINITY) ? logarithm : wide;  // infinity and NaN
+  D exponent = convert<D>(y) * logarithm;
+  exponent = exponent > D(1000.0f) ? D(1000.0f) : exponent;
+  exponent = exponent < D(-1000.0f) ? D(-1000.0f) : exponent;
+  D shifter = D(exactly(0x4338000000000000ul));
+  D shifted = exponent + shifter;
+  D f = exponent - (shifted - shifter);
+  D result = poly(f, exactly(0x3ff0000000000000ul), exactly(0x3fe62e42fefa39eful), exactly(0x3fcebfbdff82c58eul), exactly(0x3fac6b08d704a0bful),
+                  exactly(0x3f83b2ab6fba4e77ul), exactly(0x3f55d87fe78a6730ul), exactly(0x3f2430912f86c786ul), exactly(0x3eeffcbfc588b0c5ul),
+                  exactly(0x3eb62c0223a5c822ul), exactly(0x3e7b5253d395e7c1ul), exactly(0x3e3e4cf5158b8ec7ul), exactly(0x3dfe8cac7351bb22ul));
+  return convert<F>(result * bits<D>((bits<L>(shifted) + 1023) << 52));
+}
+
+template <class F> MSL_INLINE F powr(F x, F y) {
+  F result = power_of_magnitude(x, y);
+  return x < F(0.0f) ? F(NAN) : result;
+}
+
+// The cases of C99: an odd integer y keeps the sign of x, another integer drops it, no other y takes a negative x.
+template <class F> MSL_INLINE F pow(F x, F y) {
+  typedef typename shape<F>::integer I;
+  F magnitude = power_of_magnitude(x, y);
+  F half_y = y * 0.5f;
+  auto integer = __builtin_elementwise_trunc(y) == y;
+  auto odd = (integer & (__builtin_elementwise_trunc(half_y) != half_y)) & (__builtin_elementwise_abs(y) < F(16777216.0f));
+  F signed_result = bits<F>(bits<I>(magnitude) | (bits<I>(x) & I(-2147483647 - 1)));
+  F result = odd ? signed_result : magnitude;
+  auto undefined = ((x < F(0.0f)) & (x > F(-INFINITY))) & (integer == 0);
+  result = undefined ? F(NAN) : result;
+  result = __builtin_elementwise_abs(x) == F(1.0f) ? (x == F(1.0f) ? F(1.0f) : (odd ? F(-1.0f) : (integer ? F(1.0f) : F(NAN)))) : result;
+  return y == F(0.0f) ? F(1.0f) : result;
 }
 
 }  // namespace msl

@@ -1,23 +1,42 @@
 // <metal_math>: elementary functions, rounding and floating-point manipulation, in metal, metal::precise and metal::fast.
-// The three agree: nothing is gained on this device by a less exact version.
+// The three agree: a less exact version would gain nothing here.
 #ifndef MSL_MATH_H
 #define MSL_MATH_H
 #include "msl/elementary.h"
 
 namespace metal {
 
-// half and bfloat-free: half computes in float and rounds once; vectors apply the function to every component.
-#define MSL_UNARY(name, expression) \
+// half computes in float and rounds once. Vectors compute all lanes at once.
+#define MSL_SCALAR_UNARY(name, expression) \
   MSL_INLINE float name(float x) { return expression; } \
-  MSL_INLINE half name(half value) { return half(name(float(value))); } \
+  MSL_INLINE half name(half value) { return half(name(float(value))); }
+#define MSL_UNARY(name, expression) \
+  MSL_SCALAR_UNARY(name, expression) \
+  template <class T, int N> MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> name(vec<T, N> v) { \
+    msl::simd<float, N> x = msl::convert_lanes<float, T, N>(v.msl_lanes); \
+    return vec<T, N>(msl::from_lanes(), msl::convert_lanes<T, float, N>(expression)); \
+  }
+// Functions of the C library have no form for vectors.
+#define MSL_LIBRARY_UNARY(name, expression) \
+  MSL_SCALAR_UNARY(name, expression) \
   template <class T, int N> MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> name(vec<T, N> v) { \
     vec<T, N> result; \
     for (int i = 0; i < N; ++i) result[i] = T(name(v[i])); \
     return result; \
   }
-#define MSL_BINARY(name, expression) \
+#define MSL_SCALAR_BINARY(name, expression) \
   MSL_INLINE float name(float x, float y) { return expression; } \
-  MSL_INLINE half name(half a, half b) { return half(name(float(a), float(b))); } \
+  MSL_INLINE half name(half a, half b) { return half(name(float(a), float(b))); }
+#define MSL_BINARY(name, expression) \
+  MSL_SCALAR_BINARY(name, expression) \
+  template <class T, int N> \
+  MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> name(vec<T, N> a, vec<T, N> b) { \
+    msl::simd<float, N> x = msl::convert_lanes<float, T, N>(a.msl_lanes); \
+    msl::simd<float, N> y = msl::convert_lanes<float, T, N>(b.msl_lanes); \
+    return vec<T, N>(msl::from_lanes(), msl::convert_lanes<T, float, N>(expression)); \
+  }
+#define MSL_LIBRARY_BINARY(name, expression) \
+  MSL_SCALAR_BINARY(name, expression) \
   template <class T, int N> \
   MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> name(vec<T, N> a, vec<T, N> b) { \
     vec<T, N> result; \
@@ -38,14 +57,14 @@ MSL_UNARY(tanh, msl::tanh(x))
 MSL_UNARY(sinpi, msl::sin(3.14159265358979324f * (x - 2.0f * __builtin_elementwise_rint(x * 0.5f))))
 MSL_UNARY(cospi, msl::cos(3.14159265358979324f * (x - 2.0f * __builtin_elementwise_rint(x * 0.5f))))
 MSL_UNARY(tanpi, msl::tan(3.14159265358979324f * (x - __builtin_elementwise_rint(x))))
-MSL_UNARY(asin, __builtin_asinf(x))
-MSL_UNARY(acos, __builtin_acosf(x))
-MSL_UNARY(atan, __builtin_atanf(x))
-MSL_UNARY(sinh, __builtin_sinhf(x))
-MSL_UNARY(cosh, __builtin_coshf(x))
-MSL_UNARY(asinh, __builtin_asinhf(x))
-MSL_UNARY(acosh, __builtin_acoshf(x))
-MSL_UNARY(atanh, __builtin_atanhf(x))
+MSL_LIBRARY_UNARY(asin, __builtin_asinf(x))
+MSL_LIBRARY_UNARY(acos, __builtin_acosf(x))
+MSL_LIBRARY_UNARY(atan, __builtin_atanf(x))
+MSL_LIBRARY_UNARY(sinh, __builtin_sinhf(x))
+MSL_LIBRARY_UNARY(cosh, __builtin_coshf(x))
+MSL_LIBRARY_UNARY(asinh, __builtin_asinhf(x))
+MSL_LIBRARY_UNARY(acosh, __builtin_acoshf(x))
+MSL_LIBRARY_UNARY(atanh, __builtin_atanhf(x))
 MSL_UNARY(sqrt, __builtin_elementwise_sqrt(x))
 MSL_UNARY(rsqrt, 1.0f / __builtin_elementwise_sqrt(x))
 MSL_UNARY(floor, __builtin_elementwise_floor(x))
@@ -54,15 +73,15 @@ MSL_UNARY(trunc, __builtin_elementwise_trunc(x))
 MSL_UNARY(rint, __builtin_elementwise_rint(x))
 MSL_UNARY(round, __builtin_elementwise_round(x))
 MSL_UNARY(fabs, __builtin_elementwise_abs(x))
-MSL_UNARY(fract, __builtin_elementwise_min(x - __builtin_elementwise_floor(x), 0.99999994f))
-MSL_BINARY(pow, __builtin_powf(x, y))
-MSL_BINARY(powr, __builtin_powf(x, y))
-MSL_BINARY(fmod, __builtin_fmodf(x, y))
-MSL_BINARY(atan2, __builtin_atan2f(x, y))
+MSL_UNARY(fract, msl::fract(x))
+MSL_BINARY(pow, msl::pow(x, y))
+MSL_BINARY(powr, msl::powr(x, y))
+MSL_LIBRARY_BINARY(fmod, __builtin_fmodf(x, y))
+MSL_LIBRARY_BINARY(atan2, __builtin_atan2f(x, y))
 MSL_BINARY(copysign, __builtin_elementwise_copysign(x, y))
 MSL_BINARY(fmin, __builtin_elementwise_minnum(x, y))
 MSL_BINARY(fmax, __builtin_elementwise_maxnum(x, y))
-MSL_BINARY(fdim, x > y ? x - y : (x <= y ? 0.0f : NAN))
+MSL_LIBRARY_BINARY(fdim, x <= y ? 0.0f : x - y)
 MSL_BINARY(divide, x / y)
 
 MSL_INLINE float fma(float a, float b, float c) { return __builtin_elementwise_fma(a, b, c); }

@@ -64,14 +64,16 @@ template <class T> MSL_INLINE T value_of_lane(T value, uint source) {
   return unpack<T>((all->mask >> source) & 1 ? all->value[source] : 0x7ff7dead7fa77fa7ul);
 }
 
+// Work on the posted values needs no inlining: only the exchange itself marks a place in the text.
+#define MSL_SHARED_CODE inline __attribute__((noinline))
+
 // Halves fold onto each other, so that sums round as a butterfly of shuffles does.
-template <class T, class Combine> MSL_INLINE T reduce_lanes(T value, Combine combine, uint first, uint count) {
-  const device MslExchange *all = msl_simd_exchange(pack(value), 0);
+template <class T, class Combine>
+MSL_SHARED_CODE T fold(const device MslExchange *all, Combine combine, T value, uint first, uint count) {
   uint mask = all->mask;
   if (mask == 0xffffffffu && count == 32) {
     T partial[32];
     for (int i = 0; i < 32; ++i) partial[i] = unpack<T>(all->value[i]);
-#pragma unroll
     for (int width = 16; width > 0; width >>= 1)
       for (int i = 0; i < width; ++i) partial[i] = combine(partial[i], partial[i + width]);
     return partial[0];
@@ -87,14 +89,19 @@ template <class T, class Combine> MSL_INLINE T reduce_lanes(T value, Combine com
   }
   return result;
 }
+template <class T, class Combine> MSL_INLINE T reduce_lanes(T value, Combine combine, uint first, uint count) {
+  return fold(msl_simd_exchange(pack(value), 0), combine, value, first, count);
+}
 
-template <class T, class Combine> MSL_INLINE T scan_lanes(T value, Combine combine, T identity, bool inclusive) {
-  const device MslExchange *all = msl_simd_exchange(pack(value), 0);
-  uint end = lane() + (inclusive ? 1 : 0);
+template <class T, class Combine>
+MSL_SHARED_CODE T scan(const device MslExchange *all, Combine combine, T identity, uint end) {
   T result = identity;
   for (uint i = 0; i < end; ++i)
     if ((all->mask >> i) & 1) result = combine(result, unpack<T>(all->value[i]));
   return result;
+}
+template <class T, class Combine> MSL_INLINE T scan_lanes(T value, Combine combine, T identity, bool inclusive) {
+  return scan(msl_simd_exchange(pack(value), 0), combine, identity, lane() + (inclusive ? 1 : 0));
 }
 
 struct sum { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a + b); } };
@@ -113,65 +120,77 @@ MSL_INLINE uint lane_in_quad(uint index) { return (lane() & ~3u) | (index & 3); 
 
 namespace metal {
 
-// Shuffles and reductions exist for numbers of at most 32 bits; overloads make any other type an error.
-#define MSL_FOR_SIMD_TYPES(M) MSL_FOR_SMALL_INTEGERS(M) M(half) M(float) M(bfloat)
-#define MSL_SHUFFLE(T, name, source) \
-  MSL_INLINE T name(T value, ushort amount) { return msl::value_of_lane(value, source); }
-#define MSL_FILL_SHUFFLE(T, name, source, outside) \
-  MSL_INLINE T name(T value, T filling, ushort amount, ushort width = 32) { \
-    uint lane = msl::lane() & (width - 1); \
-    T shuffled = msl::value_of_lane(value, source); \
-    return outside ? filling : shuffled; \
-  }
-#define MSL_FOLDS(T, suffix, function) \
-  MSL_INLINE T simd_##suffix(T value) { return msl::reduce_lanes(value, function(), 0, 32); } \
-  MSL_INLINE T quad_##suffix(T value) { return msl::reduce_lanes(value, function(), msl::lane() & ~3u, 4); }
-#define MSL_SIMD_OPERATIONS(T) \
-  MSL_SHUFFLE(T, simd_shuffle, amount) \
-  MSL_SHUFFLE(T, simd_broadcast, amount) \
-  MSL_SHUFFLE(T, simd_shuffle_xor, msl::lane() ^ amount) \
-  MSL_SHUFFLE(T, simd_shuffle_down, msl::lane_above(amount)) \
-  MSL_SHUFFLE(T, simd_shuffle_up, msl::lane_below(amount)) \
-  MSL_SHUFFLE(T, simd_shuffle_rotate_down, msl::lane() + amount) \
-  MSL_SHUFFLE(T, simd_shuffle_rotate_up, msl::lane() - amount) \
-  MSL_SHUFFLE(T, quad_shuffle, msl::lane_in_quad(amount)) \
-  MSL_SHUFFLE(T, quad_broadcast, msl::lane_in_quad(amount)) \
-  MSL_SHUFFLE(T, quad_shuffle_xor, msl::lane() ^ (amount & 3)) \
-  MSL_SHUFFLE(T, quad_shuffle_down, msl::lane_in_quad((msl::lane() & 3) + amount > 3 ? msl::lane() : msl::lane() + amount)) \
-  MSL_SHUFFLE(T, quad_shuffle_up, msl::lane_in_quad((msl::lane() & 3) < amount ? msl::lane() : msl::lane() - amount)) \
-  MSL_SHUFFLE(T, quad_shuffle_rotate_down, msl::lane_in_quad(msl::lane() + amount)) \
-  MSL_SHUFFLE(T, quad_shuffle_rotate_up, msl::lane_in_quad(msl::lane() - amount)) \
-  MSL_FILL_SHUFFLE(T, simd_shuffle_and_fill_down, msl::lane_above(amount), lane + amount > uint(width - 1)) \
-  MSL_FILL_SHUFFLE(T, simd_shuffle_and_fill_up, msl::lane_below(amount), lane < amount) \
-  MSL_FOLDS(T, sum, msl::sum) \
-  MSL_FOLDS(T, product, msl::product) \
-  MSL_FOLDS(T, min, msl::minimum) \
-  MSL_FOLDS(T, max, msl::maximum) \
-  MSL_INLINE T simd_prefix_inclusive_sum(T value) { return msl::scan_lanes(value, msl::sum(), T(0), true); } \
-  MSL_INLINE T simd_prefix_exclusive_sum(T value) { return msl::scan_lanes(value, msl::sum(), T(0), false); } \
-  MSL_INLINE T simd_prefix_inclusive_product(T value) { return msl::scan_lanes(value, msl::product(), T(1), true); } \
-  MSL_INLINE T simd_prefix_exclusive_product(T value) { return msl::scan_lanes(value, msl::product(), T(1), false); } \
-  MSL_INLINE T simd_broadcast_first(T value) { \
-    const device MslExchange *all = msl_simd_exchange(msl::pack(value), 0); \
-    return msl::unpack<T>(all->value[__builtin_ctzg(all->mask)]); \
-  } \
-  MSL_INLINE T quad_broadcast_first(T value) { \
-    const device MslExchange *all = msl_simd_exchange(msl::pack(value), 0); \
-    uint quad = msl::lane() & ~3u; \
-    return msl::unpack<T>(all->value[quad + __builtin_ctzg((all->mask >> quad) & 15u)]); \
-  }
-MSL_FOR_SIMD_TYPES(MSL_SIMD_OPERATIONS)
-#undef MSL_SIMD_OPERATIONS
+// Shuffles and reductions exist for numbers of at most 32 bits; any other type finds no overload.
+template <class T>
+using simd_number = enable_if_t<msl::one_of<T, char, uchar, short, ushort, int, uint, half, float, bfloat>(), T>;
+template <class T> using simd_integer = enable_if_t<msl::one_of<T, char, uchar, short, ushort, int, uint>(), T>;
 
-#define MSL_BIT_FOLDS(T) \
-  MSL_FOLDS(T, and, msl::bit_and) \
-  MSL_FOLDS(T, or, msl::bit_or) \
-  MSL_FOLDS(T, xor, msl::bit_xor)
-MSL_FOR_SMALL_INTEGERS(MSL_BIT_FOLDS)
-#undef MSL_BIT_FOLDS
-#undef MSL_FOLDS
+#define MSL_SHUFFLE(name, source) \
+  template <class T> MSL_INLINE simd_number<T> name(T value, ushort amount) { return msl::value_of_lane(value, source); }
+MSL_SHUFFLE(simd_shuffle, amount)
+MSL_SHUFFLE(simd_broadcast, amount)
+MSL_SHUFFLE(simd_shuffle_xor, msl::lane() ^ amount)
+MSL_SHUFFLE(simd_shuffle_down, msl::lane_above(amount))
+MSL_SHUFFLE(simd_shuffle_up, msl::lane_below(amount))
+MSL_SHUFFLE(simd_shuffle_rotate_down, msl::lane() + amount)
+MSL_SHUFFLE(simd_shuffle_rotate_up, msl::lane() - amount)
+MSL_SHUFFLE(quad_shuffle, msl::lane_in_quad(amount))
+MSL_SHUFFLE(quad_broadcast, msl::lane_in_quad(amount))
+MSL_SHUFFLE(quad_shuffle_xor, msl::lane() ^ (amount & 3))
+MSL_SHUFFLE(quad_shuffle_down, (msl::lane() & 3) + amount > 3 ? msl::lane() : msl::lane() + amount)
+MSL_SHUFFLE(quad_shuffle_up, (msl::lane() & 3) < amount ? msl::lane() : msl::lane() - amount)
+MSL_SHUFFLE(quad_shuffle_rotate_down, msl::lane_in_quad(msl::lane() + amount))
+MSL_SHUFFLE(quad_shuffle_rotate_up, msl::lane_in_quad(msl::lane() - amount))
 #undef MSL_SHUFFLE
+
+// Lanes beyond the end of each block of `width` lanes take the filling of the lane they would wrap around to.
+#define MSL_FILL_SHUFFLE(name, source, outside) \
+  template <class T> MSL_INLINE simd_number<T> name(T value, T filling, ushort amount, ushort width = 32) { \
+    uint lane = msl::lane() & (width - 1u); \
+    uint block = msl::lane() - lane; \
+    T shuffled = msl::value_of_lane(value, block + ((source) & (width - 1u))); \
+    T filled = msl::value_of_lane(filling, block + ((source) & (width - 1u))); \
+    if (outside) return filled; \
+    return shuffled; \
+  }
+MSL_FILL_SHUFFLE(simd_shuffle_and_fill_down, lane + amount, lane + amount >= width)
+MSL_FILL_SHUFFLE(simd_shuffle_and_fill_up, lane - amount, lane < amount)
 #undef MSL_FILL_SHUFFLE
+
+#define MSL_FOLDS(suffix, function, number) \
+  template <class T> MSL_INLINE number<T> simd_##suffix(T value) { return msl::reduce_lanes(value, function(), 0, 32); } \
+  template <class T> MSL_INLINE number<T> quad_##suffix(T value) { \
+    return msl::reduce_lanes(value, function(), msl::lane() & ~3u, 4); \
+  }
+MSL_FOLDS(sum, msl::sum, simd_number)
+MSL_FOLDS(product, msl::product, simd_number)
+MSL_FOLDS(min, msl::minimum, simd_number)
+MSL_FOLDS(max, msl::maximum, simd_number)
+MSL_FOLDS(and, msl::bit_and, simd_integer)
+MSL_FOLDS(or, msl::bit_or, simd_integer)
+MSL_FOLDS(xor, msl::bit_xor, simd_integer)
+#undef MSL_FOLDS
+
+#define MSL_SCANS(suffix, function, identity) \
+  template <class T> MSL_INLINE simd_number<T> simd_prefix_inclusive_##suffix(T value) { \
+    return msl::scan_lanes(value, function(), T(identity), true); \
+  } \
+  template <class T> MSL_INLINE simd_number<T> simd_prefix_exclusive_##suffix(T value) { \
+    return msl::scan_lanes(value, function(), T(identity), false); \
+  }
+MSL_SCANS(sum, msl::sum, 0)
+MSL_SCANS(product, msl::product, 1)
+#undef MSL_SCANS
+
+template <class T> MSL_INLINE simd_number<T> simd_broadcast_first(T value) {
+  const device MslExchange *all = msl_simd_exchange(msl::pack(value), 0);
+  return msl::unpack<T>(all->value[__builtin_ctzg(all->mask)]);
+}
+template <class T> MSL_INLINE simd_number<T> quad_broadcast_first(T value) {
+  const device MslExchange *all = msl_simd_exchange(msl::pack(value), 0);
+  uint quad = msl::lane() & ~3u;
+  return msl::unpack<T>(all->value[quad + __builtin_ctzg((all->mask >> quad) & 15u)]);
+}
 
 #define MSL_VECTOR_SHUFFLE(name) \
   template <class T, int N> MSL_INLINE vec<T, N> name(vec<T, N> value, ushort amount) { \

@@ -28,18 +28,24 @@ template <class T> constexpr MSL_INLINE T from_lane(typename stored<T>::type lan
 }
 
 // To and from the form that arithmetic uses: bfloat computes as float and rounds after every operation.
-template <class T, int N> MSL_INLINE computed_lanes<T, N> widen(lanes<T, N> stored) {
+template <class T, int N> constexpr MSL_INLINE computed_lanes<T, N> widen(lanes<T, N> stored) {
   if constexpr (__is_same(T, bfloat)) {
     return __builtin_bit_cast(simd<float, N>, __builtin_convertvector(stored, simd<uint, N>) << 16);
   } else return stored;
 }
-template <class T, int N> MSL_INLINE lanes<T, N> narrow(computed_lanes<T, N> computed) {
+template <class T, int N> constexpr MSL_INLINE lanes<T, N> narrow(computed_lanes<T, N> computed) {
   if constexpr (__is_same(T, bfloat)) {
     simd<uint, N> bits = __builtin_bit_cast(simd<uint, N>, computed);
     simd<uint, N> rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     simd<uint, N> quiet = (bits >> 16) | 0x40u;
     return __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, simd<ushort, N>);
   } else return computed;
+}
+// Component-wise conversion. A number is true unless it is zero.
+template <class To, class From, int N> constexpr MSL_INLINE lanes<To, N> convert_lanes(lanes<From, N> source) {
+  computed_lanes<From, N> wide = widen<From, N>(source);
+  if constexpr (__is_same(To, bool)) return __builtin_convertvector(wide != 0, simd<uchar, N>) & uchar(1);
+  else return narrow<To, N>(__builtin_convertvector(wide, computed_lanes<To, N>));
 }
 struct from_lanes {};
 
@@ -95,7 +101,7 @@ template <class T> struct vec<T, 2> {
   MSL_VECTOR_MEMBERS(2)
   constexpr MSL_INLINE vec(T all) : msl_lanes{msl::to_lane(all), msl::to_lane(all)} {}
   constexpr MSL_INLINE vec(T a, T b) : msl_lanes{msl::to_lane(a), msl::to_lane(b)} {}
-  template <class U> explicit constexpr MSL_INLINE vec(vec<U, 2> o) : vec(T(o[0]), T(o[1])) {}
+  template <class U> explicit constexpr MSL_INLINE vec(vec<U, 2> o) : msl_lanes(msl::convert_lanes<T, U, 2>(o.msl_lanes)) {}
 };
 
 template <class T> struct vec<T, 3> {
@@ -105,7 +111,7 @@ template <class T> struct vec<T, 3> {
   constexpr MSL_INLINE vec(T a, T b, T c) : msl_lanes{msl::to_lane(a), msl::to_lane(b), msl::to_lane(c)} {}
   constexpr MSL_INLINE vec(vec<T, 2> ab, T c) : vec(ab[0], ab[1], c) {}
   constexpr MSL_INLINE vec(T a, vec<T, 2> bc) : vec(a, bc[0], bc[1]) {}
-  template <class U> explicit constexpr MSL_INLINE vec(vec<U, 3> o) : vec(T(o[0]), T(o[1]), T(o[2])) {}
+  template <class U> explicit constexpr MSL_INLINE vec(vec<U, 3> o) : msl_lanes(msl::convert_lanes<T, U, 3>(o.msl_lanes)) {}
 };
 
 template <class T> struct vec<T, 4> {
@@ -120,7 +126,7 @@ template <class T> struct vec<T, 4> {
   constexpr MSL_INLINE vec(vec<T, 2> ab, vec<T, 2> cd) : vec(ab[0], ab[1], cd[0], cd[1]) {}
   constexpr MSL_INLINE vec(vec<T, 3> abc, T d) : vec(abc[0], abc[1], abc[2], d) {}
   constexpr MSL_INLINE vec(T a, vec<T, 3> bcd) : vec(a, bcd[0], bcd[1], bcd[2]) {}
-  template <class U> explicit constexpr MSL_INLINE vec(vec<U, 4> o) : vec(T(o[0]), T(o[1]), T(o[2]), T(o[3])) {}
+  template <class U> explicit constexpr MSL_INLINE vec(vec<U, 4> o) : msl_lanes(msl::convert_lanes<T, U, 4>(o.msl_lanes)) {}
 };
 
 // Packed vectors have the alignment of one component.
