@@ -106,9 +106,9 @@ def decode(model: LanguageModel, compiled: Compiled, request: Request, emit: Cal
 
 
 def per_token(compiled: Compiled) -> dict[str, Any]:
-    """Counted on one more decode step: dispatches, ATen calls with their reasons, command buffers."""
+    """Counted on one more decode step, of any token: dispatches, ATen calls with their reasons, command buffers."""
     before = {id(graph): graph.calls for graph in compiled.reports}
-    compiled.decoder.step(compiled.prompt[:, -1:])
+    compiled.decoder.step(torch.zeros(1, 1, dtype=compiled.prompt.dtype, device=compiled.prompt.device))
     runs = [(graph, graph.calls - before[id(graph)]) for graph in compiled.reports]
     calls: dict[str, dict[str, Any]] = {}
     for graph, times in runs:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,10 +81,11 @@ def load(path: str | None, device: str, dtype: torch.dtype = torch.bfloat16) -> 
     where, arguments = str(source), {}
     if source.is_file():
         where, arguments = str(source.parent), {"gguf_file": source.name}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(where, **arguments)
-    if arguments:
-        arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    module = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **arguments)
+    with contextlib.redirect_stderr(io.StringIO()):  # dequantisation draws its own progress bar over the demo's
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **arguments)
+        if arguments:
+            arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
+        module = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **arguments)
     return LanguageModel(source.stem, module.to(device).eval(), tokenizer, _end_tokens(module, tokenizer))
 
 
