@@ -27,7 +27,7 @@ METAL_TYPES: dict[torch.dtype, str] = {
     torch.uint8: "uchar", torch.uint16: "ushort", torch.uint32: "uint", torch.uint64: "ulong",
 }  # fmt: skip
 
-_FUNCTIONS_FILE = Path(__file__).parent.parent / "templates" / "functions.metal"
+_FUNCTION_FILES = ("functions.metal", "functions_special.metal")
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 _SUFFIX = {torch.int32: "", torch.int64: "L", torch.uint32: "u", torch.uint64: "UL"}
 
@@ -39,7 +39,7 @@ class Entry:
     floating: str | None = None
     integer: str | None = None
     boolean: str | None = None
-    needs: tuple[str, ...] = ()  # helper functions in templates/functions.metal
+    needs: tuple[str, ...] = ()  # helper functions in templates/functions*.metal
 
 
 def _same(text: str, *needs: str) -> Entry:
@@ -145,10 +145,17 @@ OPS: dict[str, Entry] = {
         name: _helper(name)
         for name in (
             "expm1", "log1p", "sigmoid", "erf", "erfc", "erfcx", "erfinv", "lgamma", "digamma", "trigamma",
-            "i0", "i0e", "i1", "i1e", "ndtri", "log_ndtr",
+            "i0", "i0e", "i1", "i1e", "ndtri", "log_ndtr", "spherical_bessel_j0", "bessel_j0", "bessel_j1",
+            "bessel_y0", "bessel_y1", "bessel_k0", "bessel_k1", "bessel_k0e", "bessel_k1e",
         )
     },
-    **{name: _helper(name, 2) for name in ("logaddexp", "logaddexp2", "zeta", "igamma", "igammac")},
+    **{
+        name: _helper(name, 2)
+        for name in (
+            "logaddexp", "logaddexp2", "zeta", "igamma", "igammac", "chebyshev_t", "chebyshev_u", "chebyshev_v",
+            "chebyshev_w", "hermite_h", "hermite_he", "laguerre", "legendre",
+        )
+    },
     # conversions: texts depend on both dtypes
     "cast": Entry(),
     "relabel": Entry(),
@@ -275,11 +282,13 @@ _CONVERSIONS = {"cast": _format_cast, "relabel": _format_relabel, "bitcast": _fo
 @functools.cache
 def _blocks() -> dict[str, tuple[tuple[str, ...], str]]:
     """name -> (names it calls, text), in the order of the file. A block starts with `//@ name: needed names`."""
-    parts = re.split(r"^//@ *(\w+) *:? *([\w ,]*)$", _FUNCTIONS_FILE.read_text(), flags=re.MULTILINE)
-    return {
-        name: (tuple(needs.replace(",", " ").split()), text.strip())
-        for name, needs, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
-    }
+    folder = Path(__file__).parent.parent / "templates"
+    found: dict[str, tuple[tuple[str, ...], str]] = {}
+    for file in _FUNCTION_FILES:
+        parts = re.split(r"^//@ *(\w+) *:? *([\w ,]*)$", (folder / file).read_text(), flags=re.MULTILINE)
+        for name, needs, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+            found[name] = (tuple(needs.replace(",", " ").split()), text.strip())
+    return found
 
 
 def functions(op_names: Iterable[str]) -> str:

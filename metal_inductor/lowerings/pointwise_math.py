@@ -10,6 +10,7 @@ import torch
 
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
+from metal_inductor.lowerings.common import overloads
 from metal_inductor.lowerings.elementwise import elementwise, like, where
 from metal_inductor.lowerings.registry import Unsupported, lower
 
@@ -27,17 +28,43 @@ _FUNCTIONS = {
     },
     "special_i0e": "i0e", "special_i1": "i1", "special_i1e": "i1e", "special_erfcx": "erfcx",
     "special_ndtri": "ndtri", "special_log_ndtr": "log_ndtr",
+    "special_modified_bessel_i0": "i0", "special_modified_bessel_i1": "i1",
+    "special_bessel_j0": "bessel_j0", "special_bessel_j1": "bessel_j1",
+    "special_bessel_y0": "bessel_y0", "special_bessel_y1": "bessel_y1",
+    "special_modified_bessel_k0": "bessel_k0", "special_modified_bessel_k1": "bessel_k1",
+    "special_scaled_modified_bessel_k0": "bessel_k0e", "special_scaled_modified_bessel_k1": "bessel_k1e",
+    "special_spherical_bessel_j0": "spherical_bessel_j0",
+}  # fmt: skip
+
+
+# ATen op -> (scalar operation, the shifted ones are taken at 2x - 1)
+_POLYNOMIALS = {
+    **{f"special_chebyshev_polynomial_{kind}": (f"chebyshev_{kind}", False) for kind in "tuvw"},
+    **{f"special_shifted_chebyshev_polynomial_{kind}": (f"chebyshev_{kind}", True) for kind in "tuvw"},
+    "special_hermite_polynomial_h": ("hermite_h", False), "special_hermite_polynomial_he": ("hermite_he", False),
+    "special_laguerre_polynomial_l": ("laguerre", False), "special_legendre_polynomial_p": ("legendre", False),
 }  # fmt: skip
 
 
 def _register(name: str, op: str) -> None:
-    @lower(getattr(aten, name).default)
+    @lower(*overloads(name))
     def lowering(graph: Any, x: TensorValue) -> TensorValue:
         return elementwise(graph, ew.unary(op), x, kind="INT_TO_FLOAT")
 
 
+def _register_polynomial(name: str, op: str, shifted: bool) -> None:
+    @lower(*overloads(name, "default", "x_scalar", "n_scalar"))
+    def lowering(graph: Any, x: Any, order: Any) -> TensorValue:
+        def build(v: Expr, n: Expr) -> Expr:
+            return ew.binary(op)(ew.sub(ew.mul(like(2, v), v), like(1, v)) if shifted else v, n)
+
+        return elementwise(graph, build, x, order, kind="INT_TO_FLOAT")
+
+
 for _name, _op in _FUNCTIONS.items():
     _register(_name, _op)
+for _name, (_op, _shifted) in _POLYNOMIALS.items():
+    _register_polynomial(_name, _op, _shifted)
 
 
 def _composed(*targets: Any) -> Callable[[Callable[[Expr], Expr]], Callable[[Expr], Expr]]:
@@ -116,5 +143,16 @@ def _polygamma(graph: Any, n: int, x: TensorValue) -> TensorValue:
         if n < 2:
             return ew.unary("trigamma" if n else "digamma")(v)
         return ew.mul(ew.binary("zeta")(like(n + 1, v), v), like(scale, v))
+
+    return elementwise(graph, build, x, kind="INT_TO_FLOAT")
+
+
+@lower(*overloads("angle"))
+def _angle(graph: Any, x: TensorValue) -> TensorValue:
+    """Of a real number: pi for the negative ones, zero otherwise, NaN for NaN."""
+
+    def build(v: Expr) -> Expr:
+        turned = where(ew.lt(v, like(0, v)), like(math.pi, v), like(0, v))
+        return where(ew.isnan(v), v, turned)
 
     return elementwise(graph, build, x, kind="INT_TO_FLOAT")
