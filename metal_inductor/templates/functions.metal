@@ -98,7 +98,10 @@ template <typename T>
 inline T mi_pow(T base, T exponent) {
   typedef typename mi_unsigned<T>::type U;
   if (exponent < T(0)) {
-    return base == T(1) ? T(1) : base != T(-1) ? T(0) : (exponent & T(1)) != T(0) ? T(-1) : T(1);
+    if (base == T(1) || (base == T(-1) && (exponent & T(1)) == T(0))) {
+      return T(1);
+    }
+    return base == T(-1) ? T(-1) : T(0);
   }
   U result = 1;
   U square = U(base);
@@ -166,8 +169,8 @@ inline float mi_nextafter(float from, float to) {
 //@ scale
 // x * 2^exponent with one rounding for -252 <= exponent <= 254.
 inline float mi_scale(float x, int exponent) {
-  const int half = exponent / 2;
-  return x * as_type<float>((half + 127) << 23) * as_type<float>((exponent - half + 127) << 23);
+  const int first = exponent / 2;
+  return x * as_type<float>((first + 127) << 23) * as_type<float>((exponent - first + 127) << 23);
 }
 
 //@ ldexp
