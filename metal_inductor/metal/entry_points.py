@@ -54,17 +54,25 @@ _GROUP_WALK = """\
     const uint rows = t->threads_per_threadgroup[1], group_threads = width * rows * t->threads_per_threadgroup[2];
     const uint row_begin = width * (t->thread_position_in_threadgroup[1] + rows * t->thread_position_in_threadgroup[2]);
     (void)group, (void)group_threads, (void)row_begin;
-    for (; x < stop; ++x) {
+%s    for (; x < stop; ++x) {
       const uint index_in_group = row_begin + (x - group_begin);
       (void)index_in_group;
       %s;
     }
   }
 """
+_ROW_WALK = """\
+%s  for (uint x = begin; x < end; ++x) %s;
+"""
+_TOGETHER = "#pragma clang loop vectorize(assume_safety)\n"
 
 
-def entry_points(info: KernelInfo, expression: str, has_variables: bool) -> str:
-    """Definitions of msl_fiber_N and, for a kernel that never synchronises, msl_loop_N."""
+def entry_points(info: KernelInfo, expression: str, has_variables: bool, in_registers: bool) -> str:
+    """Definitions of msl_fiber_N and, for a kernel that never synchronises, msl_loop_N.
+
+    in_registers: no thread has memory of its own, so nothing but registers would be shared by threads that are computed
+    together; and what they do to device memory is unordered for any GPU.
+    """
     number = info.symbol
     signature = f"typedef msl::signature<decltype({expression})> signature;"
     fiber_head = (
@@ -75,11 +83,11 @@ def entry_points(info: KernelInfo, expression: str, has_variables: bool) -> str:
         call = _call(info, expression, has_variables, _value_of_thread)
         return f"{fiber_head} {{\n  {signature}\n  device MslThread *t = msl_self();\n{_buffers(info)}  {call};\n}}\n"
     loop_head = (
-        f"MSL_EXPORT void msl_loop_{number}(device MslThread *t, device void *device const *buffers, uint begin, uint end, "
-        "device char *threadgroup_memory)"
+        f"MSL_EXPORT __attribute__((noinline)) void msl_loop_{number}(device MslThread *t, "
+        "device void *device const *buffers, uint begin, uint end, device char *threadgroup_memory)"
     )
     call = _call(info, expression, has_variables, _value_in_loop)
-    walk = _GROUP_WALK % call if _needs_group(info) else f"  for (uint x = begin; x < end; ++x) {call};\n"
+    walk = (_GROUP_WALK if _needs_group(info) else _ROW_WALK) % (_TOGETHER if in_registers else "", call)
     loop = f"{loop_head} {{\n  {signature}\n{_buffers(info)}{walk}}}\n"
     fiber = (
         f"{fiber_head} {{\n  device MslThread *t = msl_self();\n  const uint x = t->thread_position_in_grid[0];\n"

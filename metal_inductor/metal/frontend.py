@@ -12,7 +12,7 @@ from .entry_points import entry_points
 from .kernel_info import DEFAULT_MAX_THREADS, MAX_THREADGROUP_BYTES, KernelInfo
 from .kernel_parser import Kernel, find_instantiations, find_kernels
 from .outline import Outline, parse_outline
-from .reachability import synchronising_functions
+from .reachability import functions_with_memory, synchronising_functions
 from .tokens import MetalSyntaxError, Tokens
 
 __all__ = ["MetalSyntaxError", "Translation", "translate"]
@@ -53,6 +53,7 @@ def translate(
     kernels = find_kernels(tokens, outline)
     instantiations = find_instantiations(tokens, outline)
     synchronising, anonymous = synchronising_functions(tokens, outline)
+    remembering, anonymous_memory = functions_with_memory(tokens, outline)
     sizes = {k.function.qualified_name: _give_memory(tokens, k) for k in kernels}
     constant_numbers = _rewrite_language(tokens, outline)
     infos, entries = [], []
@@ -69,7 +70,8 @@ def translate(
             or any(a.kind == "threadgroup" for a in kernel.arguments),
         )
         infos.append(info)
-        entries.append(entry_points(info, expression, size != 0))
+        in_registers = not anonymous_memory and kernel.function.name not in remembering
+        entries.append(entry_points(info, expression, size != 0, in_registers))
     text = _assemble(tokens, name, _constant_definitions(constant_numbers, constants or {}), entries)
     return Translation(text, tuple(infos))
 

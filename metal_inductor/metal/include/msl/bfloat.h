@@ -56,7 +56,7 @@ MSL_BFLOAT_OPERATOR(/)
 #undef MSL_BFLOAT_OPERATOR
 
 constexpr MSL_INLINE bfloat operator-(bfloat a) {
-  return as_type<bfloat>(ushort(a.msl_bits ^ 0x8000u));
+  return __builtin_bit_cast(bfloat, ushort(a.msl_bits ^ 0x8000u));
 }
 constexpr MSL_INLINE bfloat operator+(bfloat a) { return a; }
 

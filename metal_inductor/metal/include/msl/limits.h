@@ -49,14 +49,14 @@ MSL_INTEGER_LIMITS(ulong, 0, ULONG_MAX, 64, false)
     static constexpr constant bool has_quiet_NaN = true; \
     static constexpr constant int digits = digit_count; \
     static constexpr constant int radix = 2; \
-    static constexpr T max() { return as_type<T>(U(max_bits)); } \
-    static constexpr T lowest() { return -as_type<T>(U(max_bits)); } \
-    static constexpr T min() { return as_type<T>(U(min_bits)); } \
-    static constexpr T infinity() { return as_type<T>(U(infinity_bits)); } \
-    static constexpr T quiet_NaN() { return as_type<T>(U(nan_bits)); } \
-    static constexpr T signaling_NaN() { return as_type<T>(U(nan_bits)); } \
-    static constexpr T epsilon() { return as_type<T>(U(epsilon_bits)); } \
-    static constexpr T denorm_min() { return as_type<T>(U(denorm_bits)); } \
+    static constexpr T max() { return __builtin_bit_cast(T, U(max_bits)); } \
+    static constexpr T lowest() { return -__builtin_bit_cast(T, U(max_bits)); } \
+    static constexpr T min() { return __builtin_bit_cast(T, U(min_bits)); } \
+    static constexpr T infinity() { return __builtin_bit_cast(T, U(infinity_bits)); } \
+    static constexpr T quiet_NaN() { return __builtin_bit_cast(T, U(nan_bits)); } \
+    static constexpr T signaling_NaN() { return __builtin_bit_cast(T, U(nan_bits)); } \
+    static constexpr T epsilon() { return __builtin_bit_cast(T, U(epsilon_bits)); } \
+    static constexpr T denorm_min() { return __builtin_bit_cast(T, U(denorm_bits)); } \
   };
 MSL_FLOAT_LIMITS(float, uint, 0x7f7fffff, 0x00800000, 0x7f800000, 0x7fc00000, 0x34000000, 1, 24)
 MSL_FLOAT_LIMITS(half, ushort, 0x7bff, 0x0400, 0x7c00, 0x7e00, 0x1400, 1, 11)

@@ -137,10 +137,4 @@ template <class T> constexpr MSL_INLINE T move(T value) { return value; }
 
 }  // namespace metal
 
-template <class To, class From>
-constexpr MSL_INLINE To as_type(From bits) {
-  static_assert(sizeof(To) == sizeof(From), "as_type needs types of equal size");
-  return __builtin_bit_cast(To, bits);
-}
-
 #endif

@@ -73,9 +73,12 @@ template <class T, int N, int... I> struct swizzle_reference {
 
 namespace metal {
 
-// Members that do not depend on the number of components.
+// Members that do not depend on the number of components. The copy constructor is not trivial on purpose: such a class
+// passes through calls in memory, which inlining removes, and not as a pair of doubles, which hides its lanes.
 #define MSL_VECTOR_MEMBERS(N) \
   vec() = default; \
+  constexpr MSL_INLINE vec(const vec &o) : msl_lanes(o.msl_lanes) {} \
+  vec &operator=(const vec &) = default; \
   constexpr MSL_INLINE vec(msl::from_lanes, msl::lanes<T, N> source) : msl_lanes(source) {} \
   template <int... I> MSL_INLINE vec<T, sizeof...(I)> msl_get() const { \
     static_assert(((I < N) && ...), "swizzle names a component that the vector does not have"); \
@@ -243,6 +246,10 @@ template <class T> struct uniform {
 };
 template <class T> constexpr MSL_INLINE uniform<T> make_uniform(T value) { return uniform<T>(value); }
 
+// The bits of a vector are those of its lanes.
+template <class T, int N> constexpr MSL_INLINE msl::lanes<T, N> msl_bits_of(vec<T, N> v) { return v.msl_lanes; }
+template <class T> constexpr MSL_INLINE T msl_bits_of(T scalar) { return scalar; }
+
 template <class T> struct is_vector : false_type {};
 template <class T, int N> struct is_vector<vec<T, N>> : true_type {};
 template <class T> constexpr constant bool is_vector_v = is_vector<T>::value;
@@ -251,6 +258,13 @@ template <class T, int N> struct make_scalar<vec<T, N>> { typedef T type; };
 template <class T> using make_scalar_t = typename make_scalar<T>::type;
 
 }  // namespace metal
+
+template <class To, class From> constexpr MSL_INLINE To as_type(From source) {
+  auto bits = metal::msl_bits_of(source);
+  static_assert(sizeof(To) == sizeof(From), "as_type needs types of equal size");
+  if constexpr (metal::is_vector_v<To>) return To(msl::from_lanes(), __builtin_bit_cast(decltype(To::msl_lanes), bits));
+  else return __builtin_bit_cast(To, bits);
+}
 
 #define MSL_VECTOR_NAMES(T) \
   typedef metal::vec<T, 2> T##2; \
