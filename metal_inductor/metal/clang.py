@@ -108,7 +108,7 @@ def compile_cpu(translation_text: str) -> bytes:
 
 
 def compile_runtime(c_source: str) -> bytes:
-    """Compiles C source of the runtime to a shared library for this machine. Raises RuntimeError with clang's message."""
+    """Compiles C source of the runtime to a shared library for this machine. RuntimeError has clang's message."""
     flags = (*_target_flags(), "-x", "c", "-std=gnu11", *_libc_flags(), "-O2", "-fPIC")
     try:
         return _build(flags, c_source)
@@ -122,8 +122,10 @@ def _libc_flags() -> tuple[str, ...]:
     if command()[1:] != ("clang",) or not library.is_dir():
         return ()
     family, machine = ("x86", "x86_64") if "x86_64" in _target_flags()[1] else ("aarch64", "aarch64")
-    names = (f"{machine}-linux-gnu", f"{family}-linux-gnu", "generic-glibc", f"{machine}-linux-any", f"{family}-linux-any",
-             "any-linux-any")  # fmt: skip
+    suffixes = ("linux-gnu", "linux-any")
+    names = [f"{prefix}-{suffix}" for suffix in suffixes for prefix in dict.fromkeys((machine, family))]
+    names[-1:-1] = ["generic-glibc"]
+    names.append("any-linux-any")
     folders = [library / "include", *(library / "libc" / "include" / name for name in names)]
     existing = [argument for folder in folders if folder.is_dir() for argument in ("-isystem", str(folder))]
     return ("-nostdinc", f"-D__GLIBC_MINOR__={_GLIBC_MINOR}", *existing)

@@ -14,7 +14,7 @@ class Argument:
     """One parameter of a kernel, in declaration order.
 
     kind: 'buffer' and 'threadgroup' have an index, 'builtin' has the attribute's name in `builtin`, 'stage' is anything
-    else. by_value_bytes: size of the referenced scalar or vector of a `constant T&`, None where only the compiler knows.
+    else. by_value_bytes: size of the scalar or vector that a `constant T&` names, None where only the compiler knows.
     """
 
     name: str

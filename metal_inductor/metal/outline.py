@@ -11,7 +11,7 @@ _STATEMENT_WORDS = {"if", "for", "while", "switch", "return", "do", "else", "siz
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function definition: `head` is its first token, `parameters` the opening parenthesis, `body` the opening brace."""
+    """A function definition by token indices: `parameters` is the opening parenthesis, `body` the opening brace."""
 
     name: str
     scope: tuple[str, ...]

@@ -1,10 +1,11 @@
 """What the functions of a Metal text can reach, by the names in their bodies: synchronisation, and memory of their own.
 
-Calls are followed by name alone, so too many functions may be found. Both answers are used so that this costs speed only.
+Calls are followed by name alone, so too many functions may be found. Where the answers are used this costs only speed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from .kernel_parser import split_at_commas
@@ -13,8 +14,7 @@ from .tokens import Tokens
 
 _PREFIXES = ("simd_", "quad_", "simdgroup_")
 _BARRIERS = {"threadgroup_barrier", "simdgroup_barrier"}
-# Names with these prefixes that do not communicate.
-_TYPES = ("simd_vote", "simdgroup_matrix", "simdgroup_float8x8", "simdgroup_half8x8", "simdgroup_bfloat8x8")
+_MATRIX = re.compile(r"simdgroup_(?:matrix|(?:float|half|bfloat)8x8)")
 _MEMORY_WORDS = {"volatile", "union", "threadgroup"}
 _BEFORE_OPERAND = {"(", ",", "=", "return", "{", ";", "?", ":", "+", "-", "*", "/", "%", "<", ">", "&&", "||", "!"}
 
@@ -24,7 +24,8 @@ def synchronising_functions(tokens: Tokens, outline: Outline) -> tuple[set[str],
 
     Operators and constructors are not called by a name: if one synchronises, every kernel may.
     """
-    return _reaching(tokens, outline, lambda function, names: any(map(_synchronises, names)))
+    types = _matrix_types(tokens, outline)
+    return _reaching(tokens, outline, lambda function, names: bool(names & types) or any(map(_synchronises, names)))
 
 
 def functions_with_memory(tokens: Tokens, outline: Outline) -> tuple[set[str], bool]:
@@ -48,7 +49,23 @@ def _reaching(tokens: Tokens, outline: Outline, starts: Callable[[Function, set[
 
 
 def _synchronises(name: str) -> bool:
-    return name in _BARRIERS or (name.startswith(_PREFIXES) and name not in _TYPES)
+    return name in _BARRIERS or (name.startswith(_PREFIXES) and name != "simd_vote")
+
+
+def _matrix_types(tokens: Tokens, outline: Outline) -> set[str]:
+    """Names that stand for simdgroup matrices or contain some: their operators communicate too."""
+
+    def mentions(begin: int, end: int) -> bool:
+        return any(_MATRIX.fullmatch(tokens[i]) for i in tokens.words(begin, end))
+
+    names = {record.name for record in outline.records if mentions(record.begin, record.end)}
+    for begin, end, _ in outline.statements:
+        words = [tokens[i] for i in tokens.words(begin, end)]
+        if "using" in words and mentions(begin, end):
+            names.add(words[words.index("using") + 1])
+        elif words[0] == "typedef" and mentions(begin, end):
+            names.add(words[-1])
+    return names
 
 
 def _has_memory(tokens: Tokens, function: Function, names: set[str], constants: set[str]) -> bool:

@@ -10,8 +10,8 @@ from .tokens import Tokens
 _SPACES = {"device", "constant", "threadgroup", "thread"}
 # Identifiers that Metal leaves to the user and OpenCL reserves.
 _RESERVED = {
-    "global", "local", "generic", "pipe", "event_t", "queue_t", "reserve_id_t", "clk_event_t", "read_only", "write_only",
-    "read_write", "image1d_t", "image2d_t", "image3d_t", "sampler_t", "addr_space_cast", "vec_step",
+    "global", "local", "generic", "pipe", "event_t", "queue_t", "reserve_id_t", "clk_event_t", "read_only",
+    "write_only", "read_write", "image1d_t", "image2d_t", "image3d_t", "sampler_t", "addr_space_cast", "vec_step",
 }  # fmt: skip
 _COMPONENTS = ("xyzw", "rgba")
 _ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "&=", "|=", "^="}
@@ -137,8 +137,8 @@ def _wrap(tokens: Tokens, first: int, last: int) -> None:
 def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
     """Address spaces behind a parameter list say where *this may live.
 
-    An unqualified method accepts all, so `thread` is dropped; device and constant objects both are global memory, and of
-    two methods that differ only in these one is kept.
+    An unqualified method accepts all, so `thread` is dropped. Device and constant objects both are global memory: of
+    two methods that differ only in these, one is kept.
     """
     seen: dict[tuple[str | None, str], str] = {}
     for function in outline.functions:

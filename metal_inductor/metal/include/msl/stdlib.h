@@ -5,4 +5,5 @@
 #include "msl/atomics.h"
 #include "msl/relational.h"
 #include "msl/simdgroup.h"
+#include "msl/simdgroup_matrix.h"
 #endif

@@ -1,0 +1,127 @@
+// <metal_simdgroup_matrix>: 8x8 matrices spread over the 32 lanes of a simdgroup, two neighbouring elements a lane.
+#ifndef MSL_SIMDGROUP_MATRIX_H
+#define MSL_SIMDGROUP_MATRIX_H
+#include "msl/simdgroup.h"
+
+namespace msl {
+
+// Lane bits 4..0 are row 2, column 2, row 1, row 0, column 1: the layout of Apple's GPUs.
+constexpr MSL_INLINE uint matrix_row(uint lane) { return ((lane >> 2) & 4) + ((lane >> 1) & 3); }
+constexpr MSL_INLINE uint matrix_column(uint lane) { return ((lane >> 1) & 4) + ((lane & 1) << 1); }
+constexpr MSL_INLINE uint matrix_lane(uint row, uint column) {
+  return ((row & 4) << 2) | ((column & 4) << 1) | ((row & 3) << 1) | ((column >> 1) & 1);
+}
+
+struct matrix_operands {
+  float a[2], b[2];
+};
+struct posted_operands {
+  matrix_operands operands;
+  uchar unused[MSL_WIDE_LANE_BYTES - sizeof(matrix_operands)];
+};
+
+// One row of a times two columns of b, added to an element of c one product at a time.
+MSL_SHARED_CODE void row_times_columns(const device posted_operands *lanes, uint row, uint column, thread float *sums) {
+  for (uint k = 0; k < 8; ++k) {
+    float a = lanes[matrix_lane(row, k)].operands.a[k & 1];
+    const device posted_operands &b = lanes[matrix_lane(k, column)];
+    sums[0] = __builtin_elementwise_fma(a, b.operands.b[0], sums[0]);
+    sums[1] = __builtin_elementwise_fma(a, b.operands.b[1], sums[1]);
+  }
+}
+
+}  // namespace msl
+
+namespace metal {
+
+template <class T, int Columns, int Rows = Columns> struct simdgroup_matrix {
+  static_assert(Columns == 8 && Rows == 8, "simdgroup_matrix has 8 columns and 8 rows");
+  static_assert(is_floating_point_v<T>, "simdgroup_matrix has elements of float, half or bfloat");
+  vec<T, 2> msl_elements;
+  simdgroup_matrix() = default;
+  explicit MSL_INLINE simdgroup_matrix(T diagonal) {
+    uint row = msl::matrix_row(msl::lane()), column = msl::matrix_column(msl::lane());
+    msl_elements = vec<T, 2>(row == column ? diagonal : T(0), row == column + 1 ? diagonal : T(0));
+  }
+  MSL_INLINE thread vec<T, 2> &thread_elements() thread { return msl_elements; }
+  MSL_INLINE const thread vec<T, 2> &thread_elements() const thread { return msl_elements; }
+};
+typedef simdgroup_matrix<float, 8> simdgroup_float8x8;
+typedef simdgroup_matrix<half, 8> simdgroup_half8x8;
+typedef simdgroup_matrix<bfloat, 8> simdgroup_bfloat8x8;
+
+template <class T> MSL_INLINE simdgroup_matrix<T, 8> make_filled_simdgroup_matrix(T value) {
+  simdgroup_matrix<T, 8> result;
+  result.msl_elements = vec<T, 2>(value);
+  return result;
+}
+template <class T, int Columns, int Rows>
+MSL_INLINE simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) {
+  return make_filled_simdgroup_matrix<T>(value);
+}
+template <class T, int Columns, int Rows>
+MSL_INLINE simdgroup_matrix<T, Columns, Rows> make_diagonal_simdgroup_matrix(T value) {
+  return simdgroup_matrix<T, Columns, Rows>(value);
+}
+
+namespace msl_matrix {
+template <class Pointer> MSL_INLINE Pointer element(Pointer source, ulong stride, vec<ulong, 2> origin, bool transposed, uint i) {
+  ulong row = msl::matrix_row(msl::lane()), column = msl::matrix_column(msl::lane()) + i;
+  return transposed ? source + (origin.y + column) * stride + origin.x + row
+                    : source + (origin.y + row) * stride + origin.x + column;
+}
+}  // namespace msl_matrix
+
+// simdgroup_load and simdgroup_store touch only the lane's own elements; stores by other lanes need a barrier, as on a GPU.
+#define MSL_MATRIX_LOAD(space) \
+  template <class T> \
+  MSL_INLINE void simdgroup_load(thread simdgroup_matrix<T, 8> &m, const space T *source, ulong elements_per_row = 8, \
+                                 vec<ulong, 2> origin = vec<ulong, 2>(0), bool transpose = false) { \
+    for (uint i = 0; i < 2; ++i) \
+      m.msl_elements[i] = *msl_matrix::element(source, elements_per_row, origin, transpose, i); \
+  }
+#define MSL_MATRIX_STORE(space) \
+  template <class T> \
+  MSL_INLINE void simdgroup_store(simdgroup_matrix<T, 8> m, space T *target, ulong elements_per_row = 8, \
+                                  vec<ulong, 2> origin = vec<ulong, 2>(0), bool transpose = false) { \
+    for (uint i = 0; i < 2; ++i) \
+      *msl_matrix::element(target, elements_per_row, origin, transpose, i) = m.msl_elements[i]; \
+  }
+MSL_MATRIX_LOAD(device)
+MSL_MATRIX_LOAD(__global)
+MSL_MATRIX_LOAD(threadgroup)
+MSL_MATRIX_STORE(device)
+MSL_MATRIX_STORE(threadgroup)
+#undef MSL_MATRIX_LOAD
+#undef MSL_MATRIX_STORE
+
+// d = a b + c with one exchange: every lane posts its four operands and sums the products of its own two elements.
+template <class D, class A, class B, class C>
+MSL_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8> &d, simdgroup_matrix<A, 8> a,
+                                              simdgroup_matrix<B, 8> b, simdgroup_matrix<C, 8> c) {
+  msl::matrix_operands mine = {{float(a.msl_elements[0]), float(a.msl_elements[1])},
+                               {float(b.msl_elements[0]), float(b.msl_elements[1])}};
+  float sums[2] = {float(c.msl_elements[0]), float(c.msl_elements[1])};
+  const device msl::posted_operands *lanes = (const device msl::posted_operands *)msl_simd_exchange_wide(
+      (const device void *)(ulong)&mine, sizeof(mine), 0);
+  msl::row_times_columns(lanes, msl::matrix_row(msl::lane()), msl::matrix_column(msl::lane()), sums);
+  d.msl_elements = vec<D, 2>(D(sums[0]), D(sums[1]));
+}
+template <class D, class A, class B>
+MSL_INLINE void simdgroup_multiply(thread simdgroup_matrix<D, 8> &d, simdgroup_matrix<A, 8> a, simdgroup_matrix<B, 8> b) {
+  simdgroup_multiply_accumulate(d, a, b, make_filled_simdgroup_matrix(D(0)));
+}
+template <class T>
+MSL_INLINE simdgroup_matrix<T, 8> operator*(simdgroup_matrix<T, 8> a, simdgroup_matrix<T, 8> b) {
+  simdgroup_matrix<T, 8> result;
+  simdgroup_multiply(result, a, b);
+  return result;
+}
+
+}  // namespace metal
+
+using metal::simdgroup_bfloat8x8;
+using metal::simdgroup_float8x8;
+using metal::simdgroup_half8x8;
+
+#endif
