@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from . import clang, rewrite, strictness, threadgroup_memory
 from .entry_points import entry_points
 from .kernel_info import DEFAULT_MAX_THREADS, MAX_THREADGROUP_BYTES, KernelInfo
-from .kernel_parser import Kernel, find_instantiations, find_kernels
+from .kernel_parser import Instantiation, Kernel, erase_forward_declarations, find_instantiations, find_kernels
 from .outline import Outline, parse_outline
 from .reachability import functions_with_memory, synchronising_functions
 from .tokens import MetalSyntaxError, Tokens
@@ -50,6 +50,7 @@ def translate(
     tokens = Tokens(_preprocess(source, include_dirs, name), name)
     outline = parse_outline(tokens)
     strictness.check(tokens, outline)
+    erase_forward_declarations(tokens, outline)
     kernels = find_kernels(tokens, outline)
     instantiations = find_instantiations(tokens, outline)
     synchronising, anonymous = synchronising_functions(tokens, outline)
@@ -57,7 +58,7 @@ def translate(
     sizes = {k.function.qualified_name: _give_memory(tokens, k) for k in kernels}
     constant_numbers = _rewrite_language(tokens, outline)
     infos, entries = [], []
-    for host_name, expression, kernel in _named_kernels(tokens, outline, kernels, instantiations):
+    for host_name, expression, scope, kernel in _named_kernels(tokens, outline, kernels, instantiations):
         size = sizes[kernel.function.qualified_name]
         info = KernelInfo(
             name=host_name,
@@ -71,7 +72,8 @@ def translate(
         )
         infos.append(info)
         in_registers = not anonymous_memory and kernel.function.name not in remembering
-        entries.append(entry_points(info, expression, size != 0, in_registers))
+        entry = entry_points(info, expression, size != 0, in_registers)
+        entries.append(f"namespace {'::'.join(scope)} {{\n{entry}}}\n" if scope else entry)
     text = _assemble(tokens, name, _constant_definitions(constant_numbers, constants or {}), entries)
     return Translation(text, tuple(infos))
 
@@ -106,26 +108,23 @@ def _rewrite_language(tokens: Tokens, outline: Outline) -> dict[str, int]:
     return numbers
 
 
-def _named_kernels(tokens: Tokens, outline: Outline, kernels: list[Kernel], instantiations):
-    """(host name, expression, kernel) of every kernel that a host can call."""
+def _named_kernels(tokens: Tokens, outline: Outline, kernels: list[Kernel], instantiations: list[Instantiation]):
+    """(host name, expression, namespaces it is written in, kernel) of every kernel that a host can call."""
     by_name = {k.function.name: k for k in kernels}
     seen: set[str] = set()
     for kernel in kernels:
-        if kernel.function.name not in outline.templates:
-            yield (
-                _unique(tokens, kernel, kernel.host_name or kernel.function.name, seen),
-                kernel.function.qualified_name,
-                kernel,
-            )
-    for instantiation in instantiations:
-        kernel = by_name.get(instantiation.function)
+        function = kernel.function
+        if function.name not in outline.templates:
+            host_name = _unique(tokens, kernel, kernel.host_name or function.name, seen)
+            yield host_name, function.qualified_name, (), kernel
+    for instance in instantiations:
+        kernel = by_name.get(instance.function)
         if kernel is None:
+            valid = ", ".join(sorted(by_name)) or "none"
             raise tokens.error(
-                instantiation.begin,
-                f"'{instantiation.function}' is not a kernel of this library; "
-                f"its kernels are: {', '.join(sorted(by_name)) or 'none'}",
+                instance.begin, f"'{instance.function}' is not a kernel of this library; its kernels are: {valid}"
             )
-        yield _unique(tokens, kernel, instantiation.name, seen), instantiation.expression, kernel
+        yield _unique(tokens, kernel, instance.name, seen), instance.expression, instance.scope, kernel
 
 
 def _unique(tokens: Tokens, kernel: Kernel, host_name: str, seen: set[str]) -> str:
@@ -156,6 +155,5 @@ def _assemble(tokens: Tokens, name: str, definitions: str, entries: list[str]) -
         f'#include <metal_stdlib>\n#include "msl/entry.h"\n{definitions}'
         "#pragma clang attribute push(__attribute__((always_inline)), apply_to = function)\n"
         f'#line 1 "{quoted}"\n{tokens.join()}\n'
-        '#line 1 "<entry points>"\n#pragma clang attribute pop\n'
-        "#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable\n" + "".join(entries)
+        '#line 1 "<entry points>"\n#pragma clang attribute pop\n' + "".join(entries)
     )

@@ -49,18 +49,27 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Instantiation:
-    """`template [[host_name("name")]] ... expression`; expression names the function with its template arguments."""
+    """`template [[host_name("name")]] ... expression`: the function with its template arguments, as `scope` sees it."""
 
     name: str
     expression: str
     function: str
+    scope: tuple[str, ...]
     begin: int
-    end: int
 
 
 def find_kernels(tokens: Tokens, outline: Outline) -> list[Kernel]:
     """The kernel functions of a text, their heads turned into plain static functions."""
     return [_parse_kernel(tokens, f) for f in outline.functions if _kernel_word(tokens, f) is not None]
+
+
+def erase_forward_declarations(tokens: Tokens, outline: Outline) -> None:
+    """Entry points come last, so a kernel's definition is all they need."""
+    for begin, end, _ in outline.statements:
+        words = [tokens[i] for i in tokens.words(begin, end)]
+        template = words[0] == "template" and words[1:2] == ["<"]
+        if "kernel" in words and "(" in words and (template or words[0] != "template"):
+            tokens.erase(begin, end + 1)
 
 
 def find_instantiations(tokens: Tokens, outline: Outline) -> list[Instantiation]:
@@ -77,10 +86,7 @@ def find_instantiations(tokens: Tokens, outline: Outline) -> list[Instantiation]
         expression = _instantiated_expression(tokens, begin, end, text)
         function = re.match(r"(?:::)?[\w:]+", expression).group(0)
         host_name = "".join(re.findall(r'"([^"]*)"', name.group(1)))
-        qualified = function if "::" in function or not scope else "::".join((*scope, function))
-        found.append(
-            Instantiation(host_name, qualified + expression[len(function) :], function.split("::")[-1], begin, end)
-        )
+        found.append(Instantiation(host_name, expression, function.split("::")[-1], scope, begin))
         tokens.erase(begin, end + 1)
     return found
 

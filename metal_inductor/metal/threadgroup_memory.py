@@ -16,7 +16,8 @@ _TYPE_BYTES = {
     "bool": 1, "char": 1, "uchar": 1, "int8_t": 1, "uint8_t": 1, "short": 2, "ushort": 2, "half": 2, "bfloat": 2,
     "int16_t": 2, "uint16_t": 2, "int": 4, "uint": 4, "float": 4, "int32_t": 4, "uint32_t": 4, "unsigned": 4,
     "long": 8, "ulong": 8, "int64_t": 8, "uint64_t": 8, "size_t": 8,
-    "atomic_int": 4, "atomic_uint": 4, "atomic_float": 4, "msl_atomic_int": 4, "msl_atomic_uint": 4, "msl_atomic_float": 4,
+    "atomic_int": 4, "atomic_uint": 4, "atomic_float": 4, "msl_atomic_int": 4,
+    "msl_atomic_uint": 4, "msl_atomic_float": 4,
 }  # fmt: skip
 _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,

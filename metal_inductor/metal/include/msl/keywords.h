@@ -6,6 +6,7 @@
 #define MSL_KEYWORDS_H
 
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable
 
 #define device __attribute__((opencl_global_device))
 #define constant const __global

@@ -33,7 +33,7 @@ template <bool condition, class A, class B> using conditional_t = typename condi
 
 template <class...> using void_t = void;
 template <class T> struct type_identity { typedef T type; };
-template <class T> using type_identity_t = T;
+template <class T> using type_identity_t = typename type_identity<T>::type;
 
 template <class T> struct remove_const { typedef T type; };
 template <class T> struct remove_const<const T> { typedef T type; };
