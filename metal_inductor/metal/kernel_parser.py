@@ -29,6 +29,7 @@ GRID_ATTRIBUTES = {
     "thread_index_in_quadgroup",
 }
 MAX_BUFFERS = 31
+_QUALIFIED_NAME = r"(?:::\s*)?\w+(?:\s*::\s*\w+)*"
 _SPACES = ("device", "constant", "threadgroup")
 _SCALAR_BYTES = {
     "bool": 1, "char": 1, "uchar": 1, "int8_t": 1, "uint8_t": 1, "short": 2, "ushort": 2, "half": 2, "bfloat": 2,
@@ -84,9 +85,9 @@ def find_instantiations(tokens: Tokens, outline: Outline) -> list[Instantiation]
         if name is None:
             continue
         expression = _instantiated_expression(tokens, begin, end, text)
-        function = re.match(r"(?:::)?[\w:]+", expression).group(0)
+        function = re.match(_QUALIFIED_NAME, expression).group(0)
         host_name = "".join(re.findall(r'"([^"]*)"', name.group(1)))
-        found.append(Instantiation(host_name, expression, function.split("::")[-1], scope, begin))
+        found.append(Instantiation(host_name, expression, function.split("::")[-1].strip(), scope, begin))
         tokens.erase(begin, end + 1)
     return found
 
@@ -100,7 +101,7 @@ def _instantiated_expression(tokens: Tokens, begin: int, end: int, text: str) ->
             depth += {"(": 1, ")": -1}.get(text[at], 0)
             at += 1
         return text[match.end() : at - 1].strip()
-    match = re.search(r"\bvoid\s+([\w:]+)\s*(<)?", text)
+    match = re.search(rf"\bvoid\s+({_QUALIFIED_NAME})\s*(<)?", text)
     if not match:
         raise tokens.error(begin, "explicit instantiation names no kernel; expected 'void name<arguments>(parameters)'")
     if not match.group(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from .kernel_parser import split_at_commas
 from .outline import Outline
 from .tokens import Tokens
 
@@ -26,11 +27,25 @@ def rename_reserved(tokens: Tokens) -> None:
 
 
 def rewrite_literals(tokens: Tokens) -> None:
-    """1.0bf is a bfloat, 1.0h a half; the other literals agree."""
+    """1.0 is a float and 1.0bf a bfloat; the other literals agree."""
     for i in tokens.significant:
         item = tokens[i]
-        if _NUMBER.match(item) and item.endswith(("bf", "BF")) and not item.startswith(("0x", "0X")):
+        if not _NUMBER.match(item) or item.startswith(("0x", "0X")):
+            continue
+        if item.endswith(("bf", "BF")):
             tokens.items[i] = f"bfloat({item[:-2]}f)"
+        elif item[-1].isdigit() or item[-1] == ".":
+            tokens.items[i] = item + "f" if re.search(r"[.eE]", item) else item
+
+
+def rewrite_array_parameters(tokens: Tokens, outline: Outline) -> None:
+    """An array parameter without an address space is an array of the thread."""
+    for function in outline.functions:
+        close = tokens.closing(function.parameters)
+        for begin, end in split_at_commas(tokens, tokens.after(function.parameters), close):
+            words = [tokens[i] for i in tokens.words(begin, end)]
+            if "[" in words and not _SPACES & set(words) and "=" not in words:
+                tokens.items[begin] = f"thread {tokens.items[begin]}"
 
 
 def rewrite_swizzles(tokens: Tokens, outline: Outline) -> None:
