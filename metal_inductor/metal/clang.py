@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import os
 import pathlib
 import platform
@@ -31,6 +32,7 @@ _METAL_MACROS = (
 )  # fmt: skip
 _GLIBC_MINOR = 28  # the oldest glibc that torch's wheels run on
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^\n]*?):(?P<line>\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.M)
+_REQUESTED = re.compile(r"^(?P<file>[^\n]*?):(?P<line>\d+):\d+: note: [^\n]*requested here$", re.M)
 _SPACE_NAMES = {"__global_device": "device", "const __global": "constant", "__global": "constant",
                 "__local": "threadgroup", "__private": "thread", "__generic": "unqualified"}  # fmt: skip
 
@@ -83,10 +85,9 @@ def identity() -> str:
 
 def torch_include_directories() -> tuple[str, ...]:
     """Where `#include <c10/metal/...>` is found: the headers that torch itself ships."""
-    import torch
-
-    directory = pathlib.Path(torch.__file__).parent / "include"
-    return (str(directory),) if directory.is_dir() else ()
+    found = importlib.util.find_spec("torch")
+    directory = pathlib.Path(found.origin or "").parent / "include" if found else None
+    return (str(directory),) if directory and directory.is_dir() else ()
 
 
 def preprocess(source: str, include_dirs: Sequence[str | pathlib.Path], name: str) -> str:
@@ -161,4 +162,15 @@ def _syntax_error(output: str) -> Exception:
     found = _DIAGNOSTIC.search(report)
     if found is None:
         return RuntimeError(f"the Metal compiler failed:\n{output}")
-    return MetalSyntaxError(found["file"], int(found["line"]), f"{found['message']}\n{report[:8000]}")
+    file, line = found["file"], found["line"]
+    if file.startswith(str(INCLUDE_DIRECTORY)):
+        file, line = _place_of_use(report, found.end()) or (file, line)
+    return MetalSyntaxError(file, int(line), f"{found['message']}\n{report[:8000]}")
+
+
+def _place_of_use(report: str, begin: int) -> tuple[str, str] | None:
+    """Where the user's text led to an error inside the standard library's headers."""
+    for note in _REQUESTED.finditer(report, begin):
+        if not note["file"].startswith(str(INCLUDE_DIRECTORY)):
+            return note["file"], note["line"]
+    return None

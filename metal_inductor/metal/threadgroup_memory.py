@@ -31,7 +31,7 @@ def place_variables(tokens: Tokens, kernel: Function) -> int | None:
     Returns their bytes, 0 where there are none, None where only the compiler can tell. Every variable has an offset of
     its own: two variables in sibling blocks do not share memory, because no barrier separates their uses.
     """
-    declarations = list(_declarations(tokens, kernel))
+    declarations = list(variable_declarations(tokens, kernel))
     nested = [d for d in declarations if d[2] > 0]
     fixed = 0
     for begin, end, _ in nested:
@@ -59,7 +59,7 @@ def place_variables(tokens: Tokens, kernel: Function) -> int | None:
     return total
 
 
-def _declarations(tokens: Tokens, kernel: Function):
+def variable_declarations(tokens: Tokens, kernel: Function):
     """(begin, end, depth of blocks) of every statement that declares threadgroup variables."""
     depth = 0
     for i in tokens.words(kernel.body + 1, kernel.end):
