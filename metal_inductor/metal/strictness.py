@@ -105,9 +105,7 @@ def _called(tokens: Tokens, function: Function, single: dict[str, Function]) -> 
     return {
         tokens[i]
         for i in tokens.words(function.body, function.end)
-        if tokens[i] in single
-        and tokens[tokens.after(i)] in ("(", "<")
-        and tokens[tokens.before(i)] not in ("::", ".", "->")
+        if tokens[i] in single and tokens[tokens.after(i)] == "(" and tokens[tokens.before(i)] not in ("::", ".", "->")
     }
 
 

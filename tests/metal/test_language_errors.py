@@ -105,7 +105,9 @@ def test_address_space_of_an_argument_is_checked():
 
 
 def test_error_in_an_expanded_macro_has_its_line():
-    source = HEAD + "#define TWICE(a) \\\n  ((a) * 2)\n\nkernel void k(device float* x) {\n  x[0] = TWICE(nothing);\n}\n"
+    source = (
+        HEAD + "#define TWICE(a) \\\n  ((a) * 2)\n\nkernel void k(device float* x) {\n  x[0] = TWICE(nothing);\n}\n"
+    )
     with pytest.raises(MetalSyntaxError, match="lib.metal:7"):
         compiled(source)
 

@@ -39,6 +39,8 @@ struct bfloat {
 #undef MSL_ASSIGN
   MSL_INLINE MSL_GENERIC bfloat &operator++() { return *this += 1; }
   MSL_INLINE MSL_GENERIC bfloat &operator--() { return *this -= 1; }
+  MSL_INLINE bfloat operator++(int) { bfloat old = *this; *this += 1; return old; }
+  MSL_INLINE bfloat operator--(int) { bfloat old = *this; *this -= 1; return old; }
 };
 
 #define MSL_BFLOAT_OPERATOR(op) \

@@ -88,14 +88,17 @@ namespace metal {
     static_assert(((I < N) && ...), "swizzle names a component that the vector does not have"); \
     return {&msl_lanes}; \
   } \
-  constexpr MSL_INLINE T operator[](int i) const { return msl::from_lane<T>(msl_lanes[i]); } \
-  MSL_INLINE thread T &operator[](int i) thread { return (&x)[i]; } \
-  MSL_INLINE threadgroup T &operator[](int i) threadgroup { return (&x)[i]; } \
-  MSL_INLINE device T &operator[](int i) __global { return ((device T *)&x)[i]; } \
+  constexpr MSL_INLINE T operator[](int i) const & { return msl::from_lane<T>(msl_lanes[i]); } \
+  constexpr MSL_INLINE T operator[](int i) const && { return msl::from_lane<T>(msl_lanes[i]); } \
+  MSL_INLINE thread T &operator[](int i) thread & { return (&x)[i]; } \
+  MSL_INLINE threadgroup T &operator[](int i) threadgroup & { return (&x)[i]; } \
+  MSL_INLINE device T &operator[](int i) __global & { return ((device T *)&x)[i]; } \
   MSL_COMPOUND(+) MSL_COMPOUND(-) MSL_COMPOUND(*) MSL_COMPOUND(/) MSL_COMPOUND(%) MSL_COMPOUND(&) MSL_COMPOUND(|) \
   MSL_COMPOUND(^) MSL_COMPOUND(<<) MSL_COMPOUND(>>) \
   MSL_INLINE MSL_GENERIC vec &operator++() { return *this = *this + T(1); } \
-  MSL_INLINE MSL_GENERIC vec &operator--() { return *this = *this - T(1); }
+  MSL_INLINE MSL_GENERIC vec &operator--() { return *this = *this - T(1); } \
+  MSL_INLINE vec operator++(int) { vec old = *this; *this = old + T(1); return old; } \
+  MSL_INLINE vec operator--(int) { vec old = *this; *this = old - T(1); return old; }
 #define MSL_COMPOUND(op) \
   template <class U> MSL_INLINE MSL_GENERIC vec &operator op##=(U other) { return *this = *this op other; }
 
@@ -147,10 +150,11 @@ template <class T> struct vec<T, 4> {
   template <int... I> MSL_INLINE vec<T, sizeof...(I)> msl_get() const { \
     return vec<T, N>(*this).template msl_get<I...>(); \
   } \
-  MSL_INLINE T operator[](int i) const { return (&x)[i]; } \
-  MSL_INLINE thread T &operator[](int i) thread { return (&x)[i]; } \
-  MSL_INLINE threadgroup T &operator[](int i) threadgroup { return (&x)[i]; } \
-  MSL_INLINE device T &operator[](int i) __global { return ((device T *)&x)[i]; } \
+  MSL_INLINE T operator[](int i) const & { return (&x)[i]; } \
+  MSL_INLINE T operator[](int i) const && { return (&x)[i]; } \
+  MSL_INLINE thread T &operator[](int i) thread & { return (&x)[i]; } \
+  MSL_INLINE threadgroup T &operator[](int i) threadgroup & { return (&x)[i]; } \
+  MSL_INLINE device T &operator[](int i) __global & { return ((device T *)&x)[i]; } \
   MSL_PACKED_COMPOUND(+) MSL_PACKED_COMPOUND(-) MSL_PACKED_COMPOUND(*) MSL_PACKED_COMPOUND(/)
 #define MSL_PACKED_COMPOUND(op) \
   template <class U> MSL_INLINE MSL_GENERIC packed_vec &operator op##=(U other) { \
