@@ -190,9 +190,11 @@ def test_atomics():
         " atomic_fetch_max_explicit(f + 1, a[t], memory_order_relaxed);"
         " atomic_max_explicit(l, ulong(t) << 33, memory_order_relaxed);"
         " float old = atomic_load_explicit(f + 2, memory_order_relaxed);"
-        " while (!atomic_compare_exchange_weak_explicit(f + 2, &old, old + 2.0f, memory_order_relaxed, memory_order_relaxed)) {}"
+        " while (!atomic_compare_exchange_weak_explicit(f + 2, &old, old + 2.0f, memory_order_relaxed,"
+        "   memory_order_relaxed)) {}"
         " if (t == 7) { atomic_store_explicit(i + 3, 42, memory_order_relaxed);"
-        "   atomic_exchange_explicit(u + 2, 43u, memory_order_relaxed); atomic_store_explicit(&shared, 1, memory_order_relaxed); }"
+        "   atomic_exchange_explicit(u + 2, 43u, memory_order_relaxed);"
+        "   atomic_store_explicit(&shared, 1, memory_order_relaxed); }"
         "}",
         device="cpu",
     )
@@ -213,7 +215,8 @@ def test_simdgroup_matrix(metal):
         f"#include <metal_simdgroup_matrix>\n{HEAD}"
         f"kernel void k(device float* o, device const {metal}* a, device const {metal}* b) {{"
         f" simdgroup_matrix<{metal}, 8, 8> x, y; auto sum = make_filled_simdgroup_matrix<float, 8, 8>(1.0f);"
-        " for (int k = 0; k < 32; k += 8) { simdgroup_load(x, a, 32, ulong2(k, 0)); simdgroup_load(y, b, 8, ulong2(0, k));"
+        " for (int k = 0; k < 32; k += 8) { simdgroup_load(x, a, 32, ulong2(k, 0));"
+        "   simdgroup_load(y, b, 8, ulong2(0, k));"
         "   simdgroup_multiply_accumulate(sum, x, y, sum); }"
         " sum.thread_elements()[0] *= 2; sum.thread_elements()[1] *= 2;"
         " simdgroup_store(sum, o); simdgroup_store(sum, o + 64, 8, ulong2(0), true); }\n"
@@ -238,7 +241,7 @@ def test_which_kernels_use_fibers():
         "kernel void plain(device float* x) { x[0] = harmless(x[1]); }\n"
         "kernel void direct(device float* x) { threadgroup_barrier(mem_flags::mem_none); }\n"
         "kernel void through_a_call(device float* x) { x[0] = helper(x[1]); }\n"
-        "kernel void through_an_alias(device float* x) { Matrix m(1.0f); m = m * m; x[0] = m.thread_elements()[0]; }\n"
+        "kernel void through_an_alias(device float* x) { Matrix m(1.0f); m = m * m; x[0] = m.thread_elements().x; }\n"
     )
     infos = {kernel.name: kernel for kernel in translate(source).kernels}
     uses = {name: info.uses_fibers for name, info in infos.items()}
@@ -249,7 +252,8 @@ def test_kernel_info():
     source = (
         HEAD + '[[host_name("shown")]] [[max_total_threads_per_threadgroup(256)]] kernel void k('
         "device half* out [[buffer(3)]], constant long& n [[buffer(0)]], constant float3* v, "
-        "threadgroup float* shared [[threadgroup(0)]], uint2 p [[thread_position_in_grid]]) { threadgroup float s[33]; }"
+        "threadgroup float* shared [[threadgroup(0)]], uint2 p [[thread_position_in_grid]])"
+        "{ threadgroup float s[33]; }"
     )
     (info,) = translate(source).kernels
     assert (info.name, info.max_threads, info.threadgroup_bytes, info.uses_fibers) == ("shown", 256, 144, True)
