@@ -50,7 +50,7 @@ def evaluate(body: str, before: str = "", count: int = 1) -> list[float]:
         ("o[0] = sizeof(half3) * 100 + sizeof(bool4) * 10 + sizeof(bfloat4);", 848),
         ("packed_float3 p(1, 2, 3); float3 v = p; p = v * 2.0f; o[0] = p.y + p[2] + (p + v).x;", 13),
         (
-            "bool c = o[0] != 7; bfloat b = c ? bfloat(2) : bfloat(3); float2 v = 1; v = c ? v + 1 : v; o[0] = b + v.x;",
+            "bool c = *o != 7; bfloat b = c ? bfloat(2) : bfloat(3); float2 v = 1; v = c ? v + 1 : v; o[0] = b + v.y;",
             4,
         ),
         ("int i = 3; o[0] = i > 2 ? i > 5 ? 1 : 2 : 3;", 2),
@@ -178,8 +178,7 @@ def test_macros_and_line_splices():
 
 def test_sixteen_byte_loads_through_vector_pointers():
     library = compile_shader(
-        HEAD
-        + "kernel void k(device float* o, device const float* a, device const half* h,"
+        HEAD + "kernel void k(device float* o, device const float* a, device const half* h,"
         " uint i [[thread_position_in_grid]])"
         "{ device const float4* v = (device const float4*)a; device float4* w = reinterpret_cast<device float4*>(o);"
         "  w[i] = v[i].wzyx + float4(((device const half4*)h)[i]); w[i].xy += 1; }",

@@ -50,7 +50,8 @@ template <class F> MSL_INLINE F exp_reduced(F r) {
   return fused(r * r, tail, r) + 1.0f;
 }
 
-template <class F> MSL_INLINE F exp(F x) {
+// exp(x) * 2^power
+template <class F> MSL_INLINE F exp_scaled(F x, int power) {
   typedef typename shape<F>::integer I;
   x = x > F(128.0f) ? F(128.0f) : x;
   x = x < F(-128.0f) ? F(-128.0f) : x;
@@ -58,8 +59,9 @@ template <class F> MSL_INLINE F exp(F x) {
   F n = shifted - integer_shifter<F>();
   F r = fused(n, F(-0.693145751953125f), x);
   r = fused(n, F(-1.42860682e-6f), r);
-  return scale_by_power(exp_reduced(r), bits<I>(shifted) - 0x4b400000);
+  return scale_by_power(exp_reduced(r), bits<I>(shifted) - 0x4b400000 + power);
 }
+template <class F> MSL_INLINE F exp(F x) { return exp_scaled(x, 0); }
 
 template <class F> MSL_INLINE F exp2(F x) {
   typedef typename shape<F>::integer I;

@@ -2,7 +2,7 @@
 // The three agree: a less exact version would gain nothing here.
 #ifndef MSL_MATH_H
 #define MSL_MATH_H
-#include "msl/elementary.h"
+#include "msl/inverse.h"
 
 namespace metal {
 
@@ -16,14 +16,6 @@ namespace metal {
     msl::simd<float, N> x = msl::convert_lanes<float, T, N>(v.msl_lanes); \
     return vec<T, N>(msl::from_lanes(), msl::convert_lanes<T, float, N>(expression)); \
   }
-// Functions of the C library have no form for vectors.
-#define MSL_LIBRARY_UNARY(name, expression) \
-  MSL_SCALAR_UNARY(name, expression) \
-  template <class T, int N> MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> name(vec<T, N> v) { \
-    vec<T, N> result; \
-    for (int i = 0; i < N; ++i) result[i] = T(name(v[i])); \
-    return result; \
-  }
 #define MSL_SCALAR_BINARY(name, expression) \
   MSL_INLINE float name(float x, float y) { return expression; } \
   MSL_INLINE half name(half a, half b) { return half(name(float(a), float(b))); }
@@ -34,14 +26,6 @@ namespace metal {
     msl::simd<float, N> x = msl::convert_lanes<float, T, N>(a.msl_lanes); \
     msl::simd<float, N> y = msl::convert_lanes<float, T, N>(b.msl_lanes); \
     return vec<T, N>(msl::from_lanes(), msl::convert_lanes<T, float, N>(expression)); \
-  }
-#define MSL_LIBRARY_BINARY(name, expression) \
-  MSL_SCALAR_BINARY(name, expression) \
-  template <class T, int N> \
-  MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> name(vec<T, N> a, vec<T, N> b) { \
-    vec<T, N> result; \
-    for (int i = 0; i < N; ++i) result[i] = T(name(a[i], b[i])); \
-    return result; \
   }
 
 MSL_UNARY(exp, msl::exp(x))
@@ -57,14 +41,14 @@ MSL_UNARY(tanh, msl::tanh(x))
 MSL_UNARY(sinpi, msl::sin(3.14159265358979324f * (x - 2.0f * __builtin_elementwise_rint(x * 0.5f))))
 MSL_UNARY(cospi, msl::cos(3.14159265358979324f * (x - 2.0f * __builtin_elementwise_rint(x * 0.5f))))
 MSL_UNARY(tanpi, msl::tan(3.14159265358979324f * (x - __builtin_elementwise_rint(x))))
-MSL_LIBRARY_UNARY(asin, __builtin_asinf(x))
-MSL_LIBRARY_UNARY(acos, __builtin_acosf(x))
-MSL_LIBRARY_UNARY(atan, __builtin_atanf(x))
-MSL_LIBRARY_UNARY(sinh, __builtin_sinhf(x))
-MSL_LIBRARY_UNARY(cosh, __builtin_coshf(x))
-MSL_LIBRARY_UNARY(asinh, __builtin_asinhf(x))
-MSL_LIBRARY_UNARY(acosh, __builtin_acoshf(x))
-MSL_LIBRARY_UNARY(atanh, __builtin_atanhf(x))
+MSL_UNARY(asin, msl::asin(x))
+MSL_UNARY(acos, msl::acos(x))
+MSL_UNARY(atan, msl::atan(x))
+MSL_UNARY(sinh, msl::sinh(x))
+MSL_UNARY(cosh, msl::cosh(x))
+MSL_UNARY(asinh, msl::asinh(x))
+MSL_UNARY(acosh, msl::acosh(x))
+MSL_UNARY(atanh, msl::atanh(x))
 MSL_UNARY(sqrt, __builtin_elementwise_sqrt(x))
 MSL_UNARY(rsqrt, 1.0f / __builtin_elementwise_sqrt(x))
 MSL_UNARY(floor, __builtin_elementwise_floor(x))
@@ -76,12 +60,12 @@ MSL_UNARY(fabs, __builtin_elementwise_abs(x))
 MSL_UNARY(fract, msl::fract(x))
 MSL_BINARY(pow, msl::pow(x, y))
 MSL_BINARY(powr, msl::powr(x, y))
-MSL_LIBRARY_BINARY(fmod, __builtin_fmodf(x, y))
-MSL_LIBRARY_BINARY(atan2, __builtin_atan2f(x, y))
+MSL_BINARY(fmod, msl::fmod(x, y))
+MSL_BINARY(atan2, msl::atan2(x, y))
 MSL_BINARY(copysign, __builtin_elementwise_copysign(x, y))
 MSL_BINARY(fmin, __builtin_elementwise_minnum(x, y))
 MSL_BINARY(fmax, __builtin_elementwise_maxnum(x, y))
-MSL_LIBRARY_BINARY(fdim, x <= y ? 0.0f : x - y)
+MSL_BINARY(fdim, msl::positive_difference(x, y))
 MSL_BINARY(divide, x / y)
 
 MSL_INLINE float fma(float a, float b, float c) { return __builtin_elementwise_fma(a, b, c); }
@@ -91,7 +75,7 @@ template <class T, int N> MSL_INLINE vec<T, N> fma(vec<T, N> a, vec<T, N> b, vec
       msl::widen<T, N>(a.msl_lanes), msl::widen<T, N>(b.msl_lanes), msl::widen<T, N>(c.msl_lanes))));
 }
 
-MSL_INLINE float nextafter(float x, float y) { return __builtin_nextafterf(x, y); }
+MSL_INLINE float nextafter(float x, float y) { return msl::nextafter(x, y); }
 
 MSL_INLINE half nextafter(half x, half y) {
   if (x != x || y != y) return half(NAN);
