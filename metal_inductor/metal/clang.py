@@ -19,9 +19,7 @@ from .tokens import MetalSyntaxError
 INCLUDE_DIRECTORY = pathlib.Path(__file__).parent / "include"
 _LANGUAGE_FLAGS = (
     "-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc", "-Xclang", "-cl-ext=+all",
-    "-cl-single-precision-constant", f"-I{INCLUDE_DIRECTORY}",
-    "-Wno-duplicate-decl-specifier", "-Wno-unknown-pragmas", "-Wno-unknown-attributes", "-Wno-ignored-attributes",
-    "-Wno-unused-value", "-Wno-pass-failed",
+    "-cl-single-precision-constant", "-w", "-isystem", str(INCLUDE_DIRECTORY),
 )  # fmt: skip
 # Metal's safe math: no contraction, no reassociation. Errno and floating-point traps do not exist on a GPU.
 _NUMERIC_FLAGS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-char")
@@ -75,7 +73,7 @@ def identity() -> str:
         r'"-target-(?:cpu|feature)" "([^"]*)"', subprocess.run(probe, capture_output=True, text=True).stderr
     )
     digest = hashlib.sha256(
-        repr((version, features, _target_flags(), _NUMERIC_FLAGS, _CODE_FLAGS, _LANGUAGE_FLAGS[:-6])).encode()
+        repr((version, features, _target_flags(), _NUMERIC_FLAGS, _CODE_FLAGS, _LANGUAGE_FLAGS[:-2])).encode()
     )
     for path in sorted(INCLUDE_DIRECTORY.rglob("*")):
         if path.is_file():

@@ -61,6 +61,7 @@ REJECTED_IN_KERNEL = [
     "float3 f(1.0f); x[0] = f.w;",
     "float3 f(1.0f); x[0] = f.xw.x;",
     "x[0] = undeclared;",
+    "uint a[1] = {n}; x[0] = a[0];",
 ]
 REJECTED_BEFORE_KERNEL = [
     "float f(float* p) { return *p; }",

@@ -89,7 +89,7 @@ template <class F> MSL_INLINE F atan2(F y, F x) {
   angle = steep ? D(half_pi) - angle : angle;
   angle = bits<L>(wide_x) < 0 ? D(half_pi) + D(half_pi) - angle : angle;
   F result = convert<F>(angle);
-  result = (x != x) | (y != y) ? x + y : result;
+  result = ((x != x) | (y != y)) ? x + y : result;
   return __builtin_elementwise_copysign(result, y);
 }
 
