@@ -5,7 +5,11 @@
 #ifndef MSL_SIMDGROUP_H
 #define MSL_SIMDGROUP_H
 #include "msl/relational.h"
-#include "msl_abi.h"
+#ifdef __NVPTX__
+#include "msl/exchange_nvptx.h"
+#else
+#include "msl/exchange.h"
+#endif
 
 namespace metal {
 enum class mem_flags : uint {
@@ -32,77 +36,14 @@ enum thread_scope {
   thread_scope_device,
   thread_scope_system
 };
-MSL_INLINE void threadgroup_barrier(mem_flags) { msl_threadgroup_barrier(); }
-MSL_INLINE void simdgroup_barrier(mem_flags) { msl_simdgroup_barrier(); }
+MSL_INLINE void threadgroup_barrier(mem_flags) { msl::wait_for_threadgroup(); }
+MSL_INLINE void simdgroup_barrier(mem_flags) { msl::wait_for_simdgroup(); }
 MSL_INLINE void atomic_thread_fence(mem_flags, memory_order = memory_order_seq_cst, thread_scope = thread_scope_device) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 }  // namespace metal
 
 namespace msl {
-
-template <class T> MSL_INLINE ulong pack(T value) {
-  if constexpr (sizeof(T) == 1) return as_type<uchar>(value);
-  else if constexpr (sizeof(T) == 2) return as_type<ushort>(value);
-  else if constexpr (sizeof(T) == 4) return as_type<uint>(value);
-  else return as_type<ulong>(value);
-}
-template <class T> MSL_INLINE T unpack(ulong bits) {
-  if constexpr (sizeof(T) == 1) return as_type<T>(uchar(bits));
-  else if constexpr (sizeof(T) == 2) return as_type<T>(ushort(bits));
-  else if constexpr (sizeof(T) == 4) return as_type<T>(uint(bits));
-  else return as_type<T>(bits);
-}
-
-MSL_INLINE uint lane() { return msl_self()->thread_index_in_simdgroup; }
-
-// The value that another lane holds. A lane that takes no part holds a pattern that is NaN in every float type: Metal
-// leaves it undefined, and a loud value finds the mistake.
-template <class T> MSL_INLINE T value_of_lane(T value, uint source) {
-  const device MslExchange *all = msl_simd_exchange(pack(value), 0);
-  source &= 31;
-  return unpack<T>((all->mask >> source) & 1 ? all->value[source] : 0x7ff7dead7fa77fa7ul);
-}
-
-// Work on the posted values needs no inlining: only the exchange itself marks a place in the text.
-#define MSL_SHARED_CODE inline __attribute__((noinline))
-
-// Halves fold onto each other, so that sums round as a butterfly of shuffles does.
-template <class T, class Combine>
-MSL_SHARED_CODE T fold(const device MslExchange *all, Combine combine, T value, uint first, uint count) {
-  uint mask = all->mask;
-  if (mask == 0xffffffffu && count == 32) {
-    T partial[32];
-    for (int i = 0; i < 32; ++i) partial[i] = unpack<T>(all->value[i]);
-    for (int width = 16; width > 0; width >>= 1)
-      for (int i = 0; i < width; ++i) partial[i] = combine(partial[i], partial[i + width]);
-    return partial[0];
-  }
-  bool started = false;
-  T result = value;
-  for (uint i = first; i < first + count; ++i) {
-    if (!((mask >> i) & 1)) continue;
-    T next = unpack<T>(all->value[i]);
-    if (started) next = combine(result, next);
-    result = next;
-    started = true;
-  }
-  return result;
-}
-template <class T, class Combine> MSL_INLINE T reduce_lanes(T value, Combine combine, uint first, uint count) {
-  return fold(msl_simd_exchange(pack(value), 0), combine, value, first, count);
-}
-
-template <class T, class Combine>
-MSL_SHARED_CODE T scan(const device MslExchange *all, Combine combine, T identity, uint end) {
-  T result = identity;
-  for (uint i = 0; i < end; ++i)
-    if ((all->mask >> i) & 1) result = combine(result, unpack<T>(all->value[i]));
-  return result;
-}
-template <class T, class Combine> MSL_INLINE T scan_lanes(T value, Combine combine, T identity, bool inclusive) {
-  return scan(msl_simd_exchange(pack(value), 0), combine, identity, lane() + (inclusive ? 1 : 0));
-}
 
 struct sum { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a + b); } };
 struct product { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a * b); } };
@@ -182,14 +123,9 @@ MSL_SCANS(sum, msl::sum, 0)
 MSL_SCANS(product, msl::product, 1)
 #undef MSL_SCANS
 
-template <class T> MSL_INLINE simd_number<T> simd_broadcast_first(T value) {
-  const device MslExchange *all = msl_simd_exchange(msl::pack(value), 0);
-  return msl::unpack<T>(all->value[__builtin_ctzg(all->mask)]);
-}
+template <class T> MSL_INLINE simd_number<T> simd_broadcast_first(T value) { return msl::value_of_first(value, 0, 32); }
 template <class T> MSL_INLINE simd_number<T> quad_broadcast_first(T value) {
-  const device MslExchange *all = msl_simd_exchange(msl::pack(value), 0);
-  uint quad = msl::lane() & ~3u;
-  return msl::unpack<T>(all->value[quad + __builtin_ctzg((all->mask >> quad) & 15u)]);
+  return msl::value_of_first(value, msl::lane() & ~3u, 4);
 }
 
 #define MSL_VECTOR_SHUFFLE(name) \
@@ -249,28 +185,16 @@ class simd_vote {
   vote_t votes_;
 };
 
-MSL_INLINE ulong msl_ballot(bool vote) {
-  const device MslExchange *all = msl_simd_exchange(vote, 0);
-  uint votes = 0;
-  for (uint i = 0; i < 32; ++i) votes |= uint(all->value[i] & 1) << i;
-  return votes & all->mask;
-}
-MSL_INLINE uint msl_active_mask() { return msl_simd_exchange(0, 0)->mask; }
-MSL_INLINE simd_vote simd_ballot(bool vote) { return simd_vote(msl_ballot(vote)); }
-MSL_INLINE simd_vote simd_active_threads_mask() { return simd_vote(msl_active_mask()); }
-MSL_INLINE bool simd_any(bool vote) { return msl_ballot(vote) != 0; }
-MSL_INLINE bool simd_all(bool vote) {
-  const device MslExchange *all = msl_simd_exchange(vote, 0);
-  bool result = true;
-  for (uint i = 0; i < 32; ++i) result &= !((all->mask >> i) & 1) || (all->value[i] & 1);
-  return result;
-}
-MSL_INLINE bool simd_is_first() { return msl::lane() == uint(__builtin_ctzg(msl_active_mask())); }
-MSL_INLINE bool quad_any(bool vote) { return ((msl_ballot(vote) >> (msl::lane() & ~3u)) & 15) != 0; }
-MSL_INLINE bool quad_all(bool vote) { return ((msl_ballot(!vote) >> (msl::lane() & ~3u)) & 15) == 0; }
+MSL_INLINE simd_vote simd_ballot(bool vote) { return simd_vote(msl::ballot(vote)); }
+MSL_INLINE simd_vote simd_active_threads_mask() { return simd_vote(msl::active_mask()); }
+MSL_INLINE bool simd_any(bool vote) { return msl::ballot(vote) != 0; }
+MSL_INLINE bool simd_all(bool vote) { return msl::ballot(!vote) == 0; }
+MSL_INLINE bool simd_is_first() { return msl::lane() == uint(__builtin_ctzg(msl::active_mask())); }
+MSL_INLINE bool quad_any(bool vote) { return ((msl::ballot(vote) >> (msl::lane() & ~3u)) & 15) != 0; }
+MSL_INLINE bool quad_all(bool vote) { return ((msl::ballot(!vote) >> (msl::lane() & ~3u)) & 15) == 0; }
 MSL_INLINE bool quad_is_first() {
   uint quad = msl::lane() & ~3u;
-  return msl::lane() == quad + __builtin_ctzg((msl_active_mask() >> quad) & 15u);
+  return msl::lane() == quad + __builtin_ctzg((msl::active_mask() >> quad) & 15u);
 }
 
 }  // namespace metal

@@ -3,35 +3,6 @@
 #define MSL_SIMDGROUP_MATRIX_H
 #include "msl/simdgroup.h"
 
-namespace msl {
-
-// Lane bits 4..0 are row 2, column 2, row 1, row 0, column 1: the layout of Apple's GPUs.
-constexpr MSL_INLINE uint matrix_row(uint lane) { return ((lane >> 2) & 4) + ((lane >> 1) & 3); }
-constexpr MSL_INLINE uint matrix_column(uint lane) { return ((lane >> 1) & 4) + ((lane & 1) << 1); }
-constexpr MSL_INLINE uint matrix_lane(uint row, uint column) {
-  return ((row & 4) << 2) | ((column & 4) << 1) | ((row & 3) << 1) | ((column >> 1) & 1);
-}
-
-struct matrix_operands {
-  float a[2], b[2];
-};
-struct posted_operands {
-  matrix_operands operands;
-  uchar unused[MSL_WIDE_LANE_BYTES - sizeof(matrix_operands)];
-};
-
-// One row of a times two columns of b, added to an element of c one product at a time.
-MSL_SHARED_CODE void row_times_columns(const device posted_operands *lanes, uint row, uint column, thread float *sums) {
-  for (uint k = 0; k < 8; ++k) {
-    float a = lanes[matrix_lane(row, k)].operands.a[k & 1];
-    const device posted_operands &b = lanes[matrix_lane(k, column)];
-    sums[0] = __builtin_elementwise_fma(a, b.operands.b[0], sums[0]);
-    sums[1] = __builtin_elementwise_fma(a, b.operands.b[1], sums[1]);
-  }
-}
-
-}  // namespace msl
-
 namespace metal {
 
 template <class T, int Columns, int Rows = Columns> struct simdgroup_matrix {
@@ -102,9 +73,7 @@ MSL_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8> &d, 
   msl::matrix_operands mine = {{float(a.msl_elements[0]), float(a.msl_elements[1])},
                                {float(b.msl_elements[0]), float(b.msl_elements[1])}};
   float sums[2] = {float(c.msl_elements[0]), float(c.msl_elements[1])};
-  const device msl::posted_operands *lanes = (const device msl::posted_operands *)msl_simd_exchange_wide(
-      (const device void *)(ulong)&mine, sizeof(mine), 0);
-  msl::row_times_columns(lanes, msl::matrix_row(msl::lane()), msl::matrix_column(msl::lane()), sums);
+  msl::multiply_matrices(mine, sums);
   d.msl_elements = vec<D, 2>(D(sums[0]), D(sums[1]));
 }
 template <class D, class A, class B>
