@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
 from metal_inductor import config, decompositions, torch_compat
@@ -50,7 +49,7 @@ def backend(
     )
 
 
-def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], *, kind: str, options: config.Options) -> Executor:
+def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], *, kind: str, options: config.Options) -> Callable[..., Any]:
     """One functional ATen graph as a callable that takes its inputs as a list."""
     report = GraphReport(f"graph{next(_serial)}", kind)
     stages = Stages(report, options.dump_dir)
@@ -80,10 +79,22 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], *, kind: str, 
 
     describe_steps(report, plan)
     executor = Executor(
-        plan, graph.buffers, graph.inputs, graph.outputs, graph.constants, device, compiled, options.commit_every, report
-    )
+        plan, graph.buffers, graph.inputs, graph.outputs, graph.constants, device, compiled, options.commit_every, report,
+        frozenset(graph.negated_inputs),
+    )  # fmt: skip
     publish(report)
-    return executor
+    return boxed(executor)
+
+
+def boxed(executor: Executor) -> Callable[[list[Any]], list[Any]]:
+    """`executor` as a plain function: wrappers of torch keep a function's marks, not an object's."""
+
+    def call(args: list[Any]) -> list[Any]:
+        return executor(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    call.executor = executor  # type: ignore[attr-defined]
+    return call
 
 
 def load_library(device: Device, sources: Sequence[Any], report: GraphReport) -> Any:

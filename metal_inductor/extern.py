@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -9,7 +10,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from metal_inductor import ir
-from metal_inductor.ir import Buffer, ExternNode, StridedView, TensorValue
+from metal_inductor.ir import Buffer, ExternNode, OpaqueValue, StridedView, TensorValue
 from metal_inductor.torch_compat import scalar_expr, size_expr
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class ExternLowering:
         for name in mutated:
             self.graph.realize_readers(name)
         fake = node.meta.get("val")
+        if fake is None and node.users:
+            return self._opaque(extern)
         many = isinstance(fake, (tuple, list))
         buffers = [self._output(item, extern) for item in (fake if many else [fake])]
         extern.outputs = tuple(item.name if isinstance(item, Buffer) else None for item in buffers)
@@ -71,6 +74,13 @@ class ExternLowering:
         self.graph.add(extern)
         values = [item.value() if isinstance(item, Buffer) else item for item in buffers]
         return values if many else values[0]
+
+    def _opaque(self, extern: ExternNode) -> OpaqueValue:
+        """A call whose result torch does not describe: kept as it is, taken apart by later calls."""
+        buffer = self.graph.new_buffer((), torch.uint8)
+        extern.outputs = (buffer.name,)
+        self.graph.add(extern)
+        return OpaqueValue(buffer.name)
 
     def _argument(self, item: Any) -> Any:
         if not isinstance(item, FxNode):
@@ -102,7 +112,8 @@ class ExternLowering:
         buffer = self.graph.new_buffer(shape, fake.dtype, stride)
         views = extern.views()
         returns = getattr(getattr(extern.target, "_schema", None), "returns", [])
-        if views and any(value.alias_info is not None for value in returns):
+        taken_apart = extern.target is operator.getitem
+        if views and (taken_apart or any(value.alias_info is not None for value in returns)):
             buffer.alias_of = views[0].buffer
         return buffer
 
@@ -133,7 +144,7 @@ class ExternLowering:
 
 def tensor_view(view: StridedView, tensor: torch.Tensor, evaluate: Any) -> torch.Tensor:
     """The torch tensor of `view` over the memory of its buffer's `tensor`; `evaluate` turns sizes into ints."""
-    if tensor.layout != torch.strided:
+    if tensor is None or tensor.layout != torch.strided:
         return tensor
     offset = tensor.storage_offset() + evaluate(view.offset)
     shape, stride = [evaluate(size) for size in view.shape], [evaluate(step) for step in view.stride]

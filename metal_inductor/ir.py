@@ -20,13 +20,13 @@ import torch
 Size = Any  # int or sympy expression: torch's symbolic sizes
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def index_symbol(k: int) -> sympy.Symbol:
     """The symbol of dimension `k` of a value."""
     return sympy.Symbol(f"i{k}", integer=True, nonnegative=True)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def reduction_symbol(k: int) -> sympy.Symbol:
     """The symbol of reduced dimension `k` of a reduction node."""
     return sympy.Symbol(f"r{k}", integer=True, nonnegative=True)
@@ -333,6 +333,14 @@ class StridedView:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True)
+class OpaqueValue:
+    """What an ATen call or a higher-order op returned whose structure torch does not describe: a nested tuple, say.
+    It is handed on at run time by `buffer`, the name it is kept under."""
+
+    buffer: str
+
+
 # ---------------------------------------------------------------------------------------------- nodes
 
 
@@ -426,13 +434,12 @@ class ExternNode(Node):
     mutated: tuple[str, ...] = ()
     reason: str = ""
     symbol_outputs: tuple[Any, ...] = ()  # symbols bound by the call's results (data-dependent sizes)
-    out_variant: Any = None  # (callable writing into the planned buffer) or None
 
-    def views(self) -> list[StridedView]:
-        found: list[StridedView] = []
+    def views(self) -> list[StridedView | OpaqueValue]:
+        found: list[StridedView | OpaqueValue] = []
 
         def visit(item: Any) -> None:
-            if isinstance(item, StridedView):
+            if isinstance(item, (StridedView, OpaqueValue)):
                 found.append(item)
             elif isinstance(item, (list, tuple)):
                 for element in item:

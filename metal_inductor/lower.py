@@ -14,7 +14,7 @@ from torch.fx import Node as FxNode
 from metal_inductor import ir
 from metal_inductor.extern import ExternLowering
 from metal_inductor.indexing import reshape_map, simplify
-from metal_inductor.ir import Buffer, ComputeNode, StridedView, TensorValue
+from metal_inductor.ir import Buffer, ComputeNode, OpaqueValue, StridedView, TensorValue
 from metal_inductor.lowerings.registry import METAL_DTYPES, Unsupported, find_lowering
 from metal_inductor.torch_compat import scalar_expr, size_expr
 
@@ -40,6 +40,7 @@ class GraphLowering:
         self.env: dict[FxNode, Any] = {}
         self.inputs: list[str | sympy.Expr | None] = []
         self.constants: dict[str, torch.Tensor] = {}
+        self.negated_inputs: set[str] = set()  # torch's lazy negation: a kernel would miss it
         self.outputs: list[Any] = []
         self.node: FxNode = None  # type: ignore[assignment]
         self.symbol_ranges: dict[sympy.Symbol, Any] = {}
@@ -307,6 +308,8 @@ class GraphLowering:
             return expr
         name = f"arg{len(self.inputs)}"
         self.inputs.append(name)
+        if fake.is_neg():
+            self.negated_inputs.add(name)
         return self._tensor_input(name, fake, "input")
 
     def _tensor_input(self, name: str, fake: torch.Tensor, kind: str) -> TensorValue:
@@ -326,7 +329,10 @@ class GraphLowering:
 
     def _lower_call_function(self, node: FxNode) -> Any:
         if node.target is operator.getitem:
-            return self.env[node.args[0]][node.args[1]]
+            whole = self.env[node.args[0]]
+            if isinstance(whole, OpaqueValue):
+                return self.externs.call(node, "part of an ATen call's result")
+            return whole[node.args[1]]
         fake = node.meta.get("val")
         if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)) and not self._has_tensor_input(node):
             return scalar_expr(fake)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
+import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from metal_inductor import ir
@@ -112,7 +113,8 @@ def _has_effect(node: Node) -> bool:
         return False
     tags = getattr(node.target, "tags", ())
     seeded = any(str(tag).endswith("nondeterministic_seeded") for tag in tags)
-    return seeded or not node.outputs or all(name is None for name in node.outputs)
+    higher_order = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return seeded or higher_order or bool(node.mutated) or not node.outputs or all(name is None for name in node.outputs)
 
 
 class Scheduler:
@@ -125,6 +127,7 @@ class Scheduler:
         self.declined: list[tuple[str, str, str]] = []
         self.writer: dict[str, Kernel] = {}
         self.readers: dict[str, list[Kernel]] = {}
+        self.last_effect: Kernel | None = None
 
     def place(self, node: Node) -> None:
         dependencies = self._dependencies(node)
@@ -132,6 +135,8 @@ class Scheduler:
         if home is None:
             home = self._open(node)
         self._link(home, dependencies)
+        if _has_effect(node):
+            self.last_effect = home
         for name in node.reads():
             readers = self.readers.setdefault(memory_of(self.buffers, name), [])
             if home not in readers:
@@ -149,6 +154,8 @@ class Scheduler:
                 found.append(writer)
         for name in node.writes():
             found += self.readers.get(memory_of(self.buffers, name), [])
+        if _has_effect(node) and self.last_effect is not None:
+            found.append(self.last_effect)  # random numbers are drawn in eager's order
         return list(dict.fromkeys(found))
 
     def _open(self, node: Node) -> Kernel:

@@ -10,7 +10,6 @@ from typing import Any
 
 import jinja2
 import sympy
-import torch
 
 from metal_inductor import ir, policy
 from metal_inductor.codegen import ops
@@ -40,7 +39,7 @@ class KernelSource:
     nodes: list[ir.Node] = field(default_factory=list)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def environment() -> jinja2.Environment:
     """Jinja over `metal_inductor/templates`: strict about undefined names, whitespace kept as written."""
     return jinja2.Environment(

@@ -11,8 +11,8 @@ import sympy
 import torch
 
 from metal_inductor.codegen.kernel import KernelSource
-from metal_inductor.extern import op_name, source_line, tensor_view
-from metal_inductor.ir import Buffer, ExternNode, StridedView
+from metal_inductor.extern import tensor_view
+from metal_inductor.ir import Buffer, ExternNode, OpaqueValue, StridedView
 from metal_inductor.plan import Plan, arena_layout, command_buffer_cuts, storage_numel
 from metal_inductor.report import GraphReport
 from metal_inductor.runtime.device import Device
@@ -29,8 +29,6 @@ class Executor:
     within a call and calls after a fork get instances of their own.
     """
 
-    _boxed_call = True
-
     def __init__(
         self,
         plan: Plan,
@@ -42,6 +40,7 @@ class Executor:
         library: Any,
         commit_every: int,
         report: GraphReport,
+        negated_inputs: frozenset[str] = frozenset(),
     ) -> None:
         self.plan = plan
         self.buffers = buffers
@@ -52,6 +51,7 @@ class Executor:
         self.library = library
         self.commit_every = commit_every
         self.report = report
+        self.negated_inputs = negated_inputs
         self.dispatches = [step for step in plan.steps if isinstance(step, KernelSource)]
         self.slots = self._assign_slots()
         self.static = not plan.symbols
@@ -183,6 +183,8 @@ class Instance:
         bind_list, slots, tensors = self.list, self.executor.slots, self.tensors
         for item, value in zip(self.executor.inputs, args):
             if isinstance(item, str):
+                if item in self.executor.negated_inputs:
+                    value = value.resolve_neg()
                 tensors[item] = value
                 slot = slots.get(item)
                 if slot is not None:
@@ -271,6 +273,8 @@ class Instance:
         for name, value in zip(node.outputs, values):
             if name is not None and isinstance(value, torch.Tensor):
                 self._bind(name, self._with_planned_strides(name, value))
+            elif name is not None:
+                self.tensors[name] = value
         if node.symbol_outputs:
             self._update_sizes()
 
@@ -279,6 +283,8 @@ class Instance:
         buffer = self.executor.buffers[name]
         if value.layout != torch.strided:
             return value
+        if value.is_neg() or value.is_conj():  # lazy bits that a kernel would miss
+            value = value.resolve_neg().resolve_conj()
         evaluate = self.sizes.evaluate
         planned = [evaluate(step) for step in buffer.stride]
         agree = all(size < 2 or mine == wanted for size, mine, wanted in zip(value.shape, value.stride(), planned))
@@ -289,6 +295,8 @@ class Instance:
     def _resolve(self, item: Any) -> Any:
         if isinstance(item, StridedView):
             return self._view(item)
+        if isinstance(item, OpaqueValue):
+            return self.tensors[item.buffer]
         if isinstance(item, sympy.Basic):
             value = self.sizes.evaluate(item)
             return bool(value) if isinstance(item, (sympy.logic.boolalg.Boolean,)) else value
@@ -319,6 +327,8 @@ class Instance:
 
     def _output_tensor(self, view: StridedView) -> torch.Tensor:
         tensor = self.tensors[view.buffer]
+        if tensor is None:
+            return None
         evaluate = self.sizes.evaluate
         if (
             view.offset == 0
