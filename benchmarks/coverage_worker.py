@@ -104,6 +104,7 @@ def _summary(graphs: list[Any]) -> dict[str, Any]:
 
 
 def _first_line(error: BaseException) -> str:
+    error = getattr(error, "inner_exception", error)  # Dynamo wraps what a backend raises
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:240]
 
