@@ -29,6 +29,8 @@ _METAL_MACROS = (
     "-DMSL_PREPROCESSING", "-DMETAL_FUNC=inline",
 )  # fmt: skip
 _GLIBC_MINOR = 28  # the oldest glibc that torch's wheels run on
+_PTX_VERSION = "ptx78"  # the first that knows sm_90: drivers from CUDA 11.8 on take it
+_CONSTANT_AS_GLOBAL = re.compile(r'addrspacecast \(ptr addrspace\(4\) (@(?:[\w.$]+|"[^"]*")) to ptr addrspace\(1\)\)')
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^\n]*?):(?P<line>\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.M)
 _REQUESTED = re.compile(r"^(?P<file>[^\n]*?):(?P<line>\d+):\d+: note: [^\n]*requested here$", re.M)
 _SPACE_NAMES = {"__global_device": "device", "const __global": "constant", "__global": "constant",
@@ -104,6 +106,21 @@ def compile_cpu(translation_text: str) -> bytes:
     """Compiles the text of a Translation to a shared library for this machine. Raises MetalSyntaxError."""
     flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *_CODE_FLAGS)
     return _build(flags, translation_text)
+
+
+def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
+    """Compiles the text of a Translation for CUDA to PTX, which the driver's cuModuleLoadData takes.
+
+    architecture: the oldest GPU that it is for, 'sm_80' or later. Raises MetalSyntaxError.
+    """
+    target = ["-target", "nvptx64-nvidia-cuda", "-Xclang", "-target-cpu", "-Xclang", architecture]
+    for feature in ("-ptx88", f"+{_PTX_VERSION}"):
+        target += ["-Xclang", "-target-feature", "-Xclang", feature]
+    unoptimised = ("-O3", "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", "-", "-o", "-")
+    code = _run([*command(), *target, *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *unoptimised], translation_text).decode()
+    # clang puts the values of constexpr variables into constant memory and takes them for global memory
+    code = _CONSTANT_AS_GLOBAL.sub(r"\1", code).replace("addrspace(4)", "addrspace(1)")
+    return _run([*command(), *target, "-w", "-x", "ir", "-O3", "-S", "-", "-o", "-"], code)
 
 
 def compile_runtime(c_source: str) -> bytes:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from . import clang, rewrite, strictness, threadgroup_memory
-from .entry_points import entry_points
+from .entry_points import cuda_entry_point, entry_points
 from .kernel_info import DEFAULT_MAX_THREADS, MAX_THREADGROUP_BYTES, KernelInfo
 from .kernel_parser import Instantiation, Kernel, erase_forward_declarations, find_instantiations, find_kernels
 from .outline import Outline, parse_outline
@@ -41,12 +41,13 @@ def translate(
 ) -> Translation:
     """Translates a Metal library.
 
-    target: 'cpu'. include_dirs: where `#include` looks besides torch's own headers. name: file name in messages.
+    target: 'cpu', or 'cuda' for text that clang.compile_cuda takes. include_dirs: where `#include` looks besides
+    torch's own headers. name: file name in messages.
     constants: values of function constants by index or name; the others are undefined and read as zero.
     Raises MetalSyntaxError, whose first line is "<name>:LINE: error: message" with a line of the user's text.
     """
-    if target != "cpu":
-        raise ValueError(f"target {target!r} is not supported; valid is 'cpu'")
+    if target not in ("cpu", "cuda"):
+        raise ValueError(f"target {target!r} is not supported; valid are 'cpu' and 'cuda'")
     tokens = Tokens(_preprocess(source, include_dirs, name), name)
     outline = parse_outline(tokens)
     strictness.check(tokens, outline)
@@ -72,7 +73,10 @@ def translate(
         )
         infos.append(info)
         in_registers = not anonymous_memory and kernel.function.name not in remembering
-        entry = entry_points(info, expression, size != 0, in_registers)
+        if target == "cuda":
+            entry = cuda_entry_point(info, expression, size != 0)
+        else:
+            entry = entry_points(info, expression, size != 0, in_registers)
         entries.append(f"namespace {'::'.join(scope)} {{\n{entry}}}\n" if scope else entry)
     text = _assemble(tokens, name, _constant_definitions(constant_numbers, constants or {}), entries)
     return Translation(text, tuple(infos))
@@ -117,7 +121,7 @@ def _named_kernels(tokens: Tokens, outline: Outline, kernels: list[Kernel], inst
         function = kernel.function
         if function.name not in outline.templates:
             host_name = _unique(tokens, kernel, kernel.host_name or function.name, seen)
-            yield host_name, function.qualified_name, (), kernel
+            yield host_name, f"::{function.qualified_name}", (), kernel
     for instance in instantiations:
         kernel = by_name.get(instance.function)
         if kernel is None:

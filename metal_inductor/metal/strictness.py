@@ -86,7 +86,7 @@ def _check_recursion(tokens: Tokens, outline: Outline) -> None:
     definitions: dict[str, list[Function]] = {}
     for function in outline.functions:
         definitions.setdefault(function.name, []).append(function)
-    single = {name: found[0] for name, found in definitions.items() if _is_plain(found, outline)}
+    single = {name: found[0] for name, found in definitions.items() if _is_plain(tokens, found, outline)}
     calls = {name: _called(tokens, function, single) for name, function in single.items()}
     for name, function in single.items():
         reached, frontier = set(), set(calls[name])
@@ -97,8 +97,15 @@ def _check_recursion(tokens: Tokens, outline: Outline) -> None:
             raise tokens.error(function.name_at, f"'{name}' calls itself; recursion is not supported in Metal")
 
 
-def _is_plain(definitions: list[Function], outline: Outline) -> bool:
-    return len(definitions) == 1 and definitions[0].record is None and definitions[0].name not in outline.templates
+def _is_plain(tokens: Tokens, definitions: list[Function], outline: Outline) -> bool:
+    function = definitions[0]
+    head = {tokens[i] for i in tokens.words(function.head, function.parameters)}
+    return (
+        len(definitions) == 1
+        and function.record is None
+        and function.name not in outline.templates
+        and "kernel" not in head  # which nothing can call
+    )
 
 
 def _called(tokens: Tokens, function: Function, single: dict[str, Function]) -> set[str]:

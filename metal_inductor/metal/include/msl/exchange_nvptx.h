@@ -63,9 +63,10 @@ template <class T> MSL_INLINE T value_of_first(T value, uint first, uint count) 
   return value_of_lane(value, first + __builtin_ctzg(among), mask);
 }
 MSL_INLINE uint ballot(bool vote) {
-  uint mask = active_mask(), result = 0;
-  for (uint i = 0; i < 32; ++i) result |= (word_of_lane(vote, i, mask) & 1) << i;
-  return result & mask;
+  uint result;
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; vote.sync.ballot.b32 %0, p, %2; }"
+               : "=r"(result) : "r"(uint(vote)), "r"(active_mask()));
+  return result;
 }
 
 MSL_INLINE void wait_for_threadgroup() { asm volatile("bar.sync 0;" ::: "memory"); }

@@ -73,12 +73,12 @@ template <class T, int N, int... I> struct swizzle_reference {
 
 namespace metal {
 
-// Members that do not depend on the number of components. The copy constructor is not trivial on purpose: such a class
+// Members that do not depend on the number of components. Copying is not trivial on purpose: such a class
 // passes through calls in memory, which inlining removes, and not as a pair of doubles, which hides its lanes.
 #define MSL_VECTOR_MEMBERS(N) \
   vec() = default; \
   constexpr MSL_INLINE vec(const vec &o) : msl_lanes(o.msl_lanes) {} \
-  vec &operator=(const vec &) = default; \
+  MSL_INLINE MSL_GENERIC vec &operator=(const vec &o) { msl_lanes = o.msl_lanes; return *this; } \
   constexpr MSL_INLINE vec(msl::from_lanes, msl::lanes<T, N> source) : msl_lanes(source) {} \
   template <int... I> MSL_INLINE vec<T, sizeof...(I)> msl_get() const { \
     static_assert(((I < N) && ...), "swizzle names a component that the vector does not have"); \
