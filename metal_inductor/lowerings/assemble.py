@@ -139,7 +139,28 @@ def overwritten(
 
 def placed(graph: GraphLowering, base: TensorValue, part: TensorValue, index: Sequence[Any]) -> TensorValue:
     """`part` written into `base` itself: `index` gives the place of each of its elements."""
-    return scatter_into(graph, base, [part], lambda part: Placement(part.shape, index, part.body))
+    body, predicate = changed_elements(graph, base, part, index)
+    part = TensorValue(part.shape, part.dtype, body)
+    return scatter_into(graph, base, [part], lambda part: Placement(part.shape, index, part.body, predicate=predicate))
+
+
+def changed_elements(
+    graph: GraphLowering, base: TensorValue, part: TensorValue, index: Sequence[Any]
+) -> tuple[ir.Expr, ir.Expr | None]:
+    """(new elements, where they are new): a slice of a slice comes as its outer slice with the old elements put back,
+    which a concurrent reader of the same memory must not see written."""
+    owner = graph.whole_buffer(base)
+    conditions: list[ir.Expr] = []
+    body = part.body
+    while owner is not None and isinstance(body, ir.Masked) and owner.name not in ir.buffers_read(body.mask):
+        old = body.other
+        if not (isinstance(old, ir.Load) and old.buffer == owner.name):
+            break
+        if sympy.expand(old.index - owner.index(index)) != 0:
+            break
+        conditions.append(body.mask)
+        body = body.body
+    return body, all_of(*conditions) if conditions else None
 
 
 def in_place(graph: GraphLowering) -> bool:
@@ -165,13 +186,31 @@ def slice_scatter(
     symbols = ir.index_symbols(base.rank)
     if in_place(graph):
         return placed(graph, base, src, [s * step + start if k == dim else s for k, s in enumerate(symbols)])
-    position = symbols[dim] - start
     conditions = index_within(symbols[dim], start, start + (length - 1) * step + 1)
     if step != 1:
-        offset = ir.index_value(ModularIndexing(position, 1, step))
+        offset = ir.index_value(ModularIndexing(symbols[dim] - start, 1, step))
         conditions.append(ew.eq(offset, ew.like(0, offset)))
-    index = [(position if step == 1 else FloorDiv(position, step)) if k == dim else s for k, s in enumerate(symbols)]
-    return overwritten(graph, base, src, all_of(*conditions), index)
+    return strided_part(graph, base, src, dim, start, step, all_of(*conditions))
+
+
+def strided_part(
+    graph: GraphLowering, base: TensorValue, src: TensorValue, dim: int, start: Any, step: Any, condition: ir.Expr
+) -> TensorValue:
+    """`src` at every `step`-th place along `dim`. Where `condition` holds the division is exact, so the places of
+    `src`'s own sources cancel out: a slice of `base` reads `base` at the place that is written."""
+    symbols = ir.index_symbols(base.rank)
+    place, position = sympy.Symbol("place", integer=True, nonnegative=True), symbols[dim] - start
+
+    def divide(expr: sympy.Expr) -> sympy.Expr:
+        expr = sympy.expand(expr)
+        ratio = expr.coeff(place) / step
+        if ratio.is_integer and not expr.coeff(place, 0).has(place) and expr.is_polynomial(place):
+            return graph.simplify(sympy.expand(expr.coeff(place, 0) + ratio * position), base.shape)
+        return graph.simplify(expr.xreplace({place: FloorDiv(position, step)}), base.shape)
+
+    index = [place if k == dim else s for k, s in enumerate(symbols)]
+    new = convert(src, base.dtype).at(index, divide)
+    return TensorValue(base.shape, base.dtype, ir.masked(condition, new, base.body))
 
 
 @lower(aten.select_scatter.default)

@@ -33,6 +33,11 @@ def sym_property(graph: GraphLowering, value: TensorValue, *dim: int) -> Any:
 # ---------------------------------------------------------------------------------------------- the same elements
 
 
+@lower(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift_fresh_copy.default)
+def alias(graph: GraphLowering, value: TensorValue) -> TensorValue:
+    return value
+
+
 @lower(
     aten.view.default, aten.reshape.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
     aten.unsqueeze.default, aten.flatten.using_ints, *overloads("_unsafe_view"), *overloads("_reshape_alias"),
