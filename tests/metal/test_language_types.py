@@ -71,6 +71,16 @@ def test_expression(statements, expected):
     assert evaluate(statements) == [expected]
 
 
+def test_matrices():
+    body = """
+    float2x3 m(float3(1, 2, 3), float3(4, 5, 6)); float3 p = m * float2(10, 1); o[0] = p.x + p.y * 10 + p.z * 100;
+    float2 q = float3(1, 0, 1) * m; o[1] = q.x + q.y * 10; o[2] = transpose(m)[2][1];
+    float2x2 a(1, 2, 3, 4); float2x2 b = a * a + a * 2.0f; o[3] = b[0][0] + b[1][1] * 100; o[4] = determinant(a);
+    float4x4 d(2); d[1][0] = 5; o[5] = determinant(d); o[6] = determinant(float3x3(2)) + half2x2(a)[1].x;
+    """
+    assert evaluate(body, count=7) == [14 + 250 + 3600, 4 + 100, 6, 9 + 3000, -2, 16, 11]
+
+
 def test_a_member_named_like_a_swizzle():
     assert evaluate("S s = {3, 4}; o[0] = s.xy + s.rg;", "struct S { float xy; float rg; };") == [7]
 

@@ -90,6 +90,7 @@ namespace metal {
   } \
   constexpr MSL_INLINE T operator[](int i) const & { return msl::from_lane<T>(msl_lanes[i]); } \
   constexpr MSL_INLINE T operator[](int i) const && { return msl::from_lane<T>(msl_lanes[i]); } \
+  MSL_INLINE MSL_GENERIC T &operator[](int i) & { return (&x)[i]; } \
   MSL_INLINE thread T &operator[](int i) thread & { return (&x)[i]; } \
   MSL_INLINE threadgroup T &operator[](int i) threadgroup & { return (&x)[i]; } \
   MSL_INLINE device T &operator[](int i) __global & { return ((device T *)&x)[i]; } \
@@ -152,6 +153,7 @@ template <class T> struct vec<T, 4> {
   } \
   MSL_INLINE T operator[](int i) const & { return (&x)[i]; } \
   MSL_INLINE T operator[](int i) const && { return (&x)[i]; } \
+  MSL_INLINE MSL_GENERIC T &operator[](int i) & { return (&x)[i]; } \
   MSL_INLINE thread T &operator[](int i) thread & { return (&x)[i]; } \
   MSL_INLINE threadgroup T &operator[](int i) threadgroup & { return (&x)[i]; } \
   MSL_INLINE device T &operator[](int i) __global & { return ((device T *)&x)[i]; } \
