@@ -174,9 +174,12 @@ inline float mi_scale(float x, int exponent) {
 }
 
 //@ ldexp
-// x * 2^exponent as torch computes it: the power is a float of its own.
+// x * 2^exponent in three factors, each of which is a float, so that no power overflows before the product does.
 inline float mi_ldexp(float x, float exponent) {
-  return x * metal::precise::pow(2.0f, exponent);
+  const float bounded = metal::fmin(metal::fmax(exponent, -378.0f), 378.0f);
+  const float third = metal::trunc(bounded / 3.0f);
+  const float factor = metal::precise::exp2(third);
+  return x * metal::precise::exp2(bounded - 2.0f * third) * factor * factor;
 }
 
 //@ frexp_exponent
