@@ -6,6 +6,7 @@ deviations, because the textbook difference of squares cancels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,36 @@ def quotient(value: TensorValue, count: Any) -> TensorValue:
     return TensorValue(value.shape, value.dtype, ew.div(value.body, ir.index_value(count, value.dtype)))
 
 
+# ---------------------------------------------------------------------------------------------- long reductions
+
+# A reduction of a whole tensor is one row: past this length it is cut into rows of its own, so that more than one
+# threadgroup works on it and no accumulator adds up so many terms that its rounding errors show.
+LONG_REDUCTION = 1 << 14
+
+
+def row_length(count: Any) -> int | None:
+    """The length of rows into which `count` elements are cut: the divisor nearest to the square root, or None where
+    there is none of a useful size."""
+    if not sympy.sympify(count).is_Integer or count < LONG_REDUCTION:
+        return None
+    count, root = int(count), math.isqrt(int(count))
+    near = next((k for k in range(root, root // 16, -1) if count % k == 0), None)
+    return None if near is None else count // near
+
+
+def reduced(
+    graph: GraphLowering, kind: str, value: TensorValue, dims: Sequence[int], keepdim: bool, dtype: torch.dtype
+) -> TensorValue:
+    """`graph.reduce`, in two steps where the whole of a large tensor is reduced."""
+    length = row_length(value.numel) if len(dims) == value.rank else None
+    if length is None:
+        return graph.reduce(kind, value, dims, keepdim, dtype)
+    rows = graph.reshape(value, [value.numel / length, length])
+    wide = torch.float32 if dtype.is_floating_point and kind in ("sum", "prod") else dtype
+    partial = graph.reduce(kind, rows, [1], False, wide)
+    return graph.reshape(graph.reduce(kind, partial, [0], False, dtype), [1] * (value.rank if keepdim else 0))
+
+
 # ---------------------------------------------------------------------------------------------- sums and products
 
 
@@ -43,8 +74,8 @@ def accumulate(graph: GraphLowering, kind: str, value: TensorValue, dims: Dims, 
     dtype = graph.result_dtype()
     value = convert(value, dtype)
     if dtype == torch.bool:
-        kind, value = ("any", value) if kind == "sum" else ("min", value)
-    return graph.reduce(kind, value, wrap_dims(dims, value.rank), keepdim, dtype)
+        kind = "any" if kind == "sum" else "min"
+    return reduced(graph, kind, value, wrap_dims(dims, value.rank), keepdim, dtype)
 
 
 @lower(aten.sum.dim_IntList, *overloads("sum"))
@@ -78,7 +109,7 @@ def prod_dim(
 
 def mean_of(graph: GraphLowering, value: TensorValue, dims: Sequence[int], keepdim: bool) -> TensorValue:
     """The mean over `dims` as float32."""
-    total = graph.reduce("sum", to_float32(value), dims, keepdim, torch.float32)
+    total = reduced(graph, "sum", to_float32(value), dims, keepdim, torch.float32)
     return quotient(total, reduced_count(value, dims))
 
 
@@ -97,14 +128,14 @@ def mean_dim(
 @lower(*overloads("count_nonzero", "default", "dim_IntList"))
 def count_nonzero(graph: GraphLowering, value: TensorValue, dims: Dims = None) -> TensorValue:
     counted = convert(convert(value, torch.bool), torch.int64)
-    return graph.reduce("sum", counted, wrap_dims(dims, value.rank), False, torch.int64)
+    return reduced(graph, "sum", counted, wrap_dims(dims, value.rank), False, torch.int64)
 
 
 # ---------------------------------------------------------------------------------------------- extrema
 
 
 def extremum(graph: GraphLowering, kind: str, value: TensorValue, dims: Dims, keepdim: bool = False) -> TensorValue:
-    return graph.reduce(kind, value, wrap_dims(dims, value.rank), keepdim)
+    return reduced(graph, kind, value, wrap_dims(dims, value.rank), keepdim, value.dtype)
 
 
 @lower(aten.amax.default)
@@ -175,7 +206,7 @@ def aminmax(graph: GraphLowering, value: TensorValue, *, dim: int | None = None,
 
 @lower(aten.any.default, aten.any.dim, aten.any.dims)
 def any_(graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
-    found = graph.reduce("any", convert(value, torch.bool), wrap_dims(dims, value.rank), keepdim, torch.bool)
+    found = reduced(graph, "any", convert(value, torch.bool), wrap_dims(dims, value.rank), keepdim, torch.bool)
     return convert(found, graph.result_dtype())
 
 
@@ -183,7 +214,7 @@ def any_(graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: b
 def all_(graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
     """Everything is true where nothing is false."""
     false = combine(graph, lambda x: ew.negate(ew.as_bool(x)), value)
-    found = graph.reduce("any", false, wrap_dims(dims, value.rank), keepdim, torch.bool)
+    found = reduced(graph, "any", false, wrap_dims(dims, value.rank), keepdim, torch.bool)
     return convert(combine(graph, ew.negate, found), graph.result_dtype())
 
 
@@ -193,16 +224,21 @@ def all_(graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: b
 def moments(
     graph: GraphLowering, value: TensorValue, dims: Sequence[int], correction: Any = 0
 ) -> tuple[TensorValue, TensorValue]:
-    """(variance, mean) over `dims` in float32, both with the reduced dimensions kept at size one."""
+    """(variance, mean) over `dims` in float32, both with the reduced dimensions kept at size one.
+
+    The rounding error of the mean biases the squared deviations by its square; the sum of the deviations, which is
+    zero for the exact mean, takes that out again (Chan, Golub and LeVeque's corrected two-pass algorithm).
+    """
     value = to_float32(value)
+    count = reduced_count(value, dims)
     mean = mean_of(graph, value, dims, True)
-
-    def squared(x: Expr, m: Expr) -> Expr:
-        return ew.mul(ew.sub(x, m), ew.sub(x, m))
-
-    total = graph.reduce("sum", combine(graph, squared, value, mean), dims, True, torch.float32)
-    freedom = sympy.Max(0, reduced_count(value, dims) - sympy.sympify(correction))
-    return quotient(total, freedom), mean
+    deviation = combine(graph, ew.sub, value, mean)
+    squares = combine(graph, lambda d: ew.mul(d, d), deviation)
+    first, second = (reduced(graph, "sum", part, dims, True, torch.float32) for part in (deviation, squares))
+    n = ir.index_value(count, torch.float32)
+    total = combine(graph, lambda s, d: ew.sub(s, ew.mul(d, ew.div(d, n))), second, first)
+    freedom = sympy.Max(0, count - sympy.sympify(correction))
+    return quotient(total, freedom), combine(graph, ew.add, mean, quotient(first, count))
 
 
 def without(graph: GraphLowering, value: TensorValue, dims: Sequence[int], keepdim: bool) -> TensorValue:
@@ -215,11 +251,11 @@ def spread(
     graph: GraphLowering, value: TensorValue, dims: Dims, correction: Any, keepdim: bool, root: bool
 ) -> tuple[TensorValue, TensorValue]:
     """(variance or its root, mean) as torch shapes them."""
-    reduced = wrap_dims(dims, value.rank)
-    variance, mean = moments(graph, value, reduced, 1 if correction is None else correction)
+    chosen = wrap_dims(dims, value.rank)
+    variance, mean = moments(graph, value, chosen, 1 if correction is None else correction)
     if root:
         variance = combine(graph, ew.sqrt, variance)
-    found, center = (convert(without(graph, part, reduced, keepdim), value.dtype) for part in (variance, mean))
+    found, center = (convert(without(graph, part, chosen, keepdim), value.dtype) for part in (variance, mean))
     return found, center
 
 
@@ -269,16 +305,16 @@ def vector_norm(
     """(sum |x|^p)^(1/p); order 0 counts what is not zero, the infinite ones take the extremes."""
     if isinstance(order, sympy.Basic):
         raise Unsupported("a norm whose order changes between calls")
-    order, reduced = float(order), wrap_dims(dims, value.rank)
+    order, chosen = float(order), wrap_dims(dims, value.rank)
     magnitude = combine(graph, ew.absolute, to_float32(value))
     if order in (float("inf"), float("-inf")):
-        total = graph.reduce("max" if order > 0 else "min", magnitude, reduced, keepdim, torch.float32)
+        total = reduced(graph, "max" if order > 0 else "min", magnitude, chosen, keepdim, torch.float32)
     else:
         terms = combine(graph, lambda x: _norm_term(x, order), magnitude)
         total = combine(
             graph,
             lambda s: _norm_root(s, order),
-            graph.reduce("sum", terms, reduced, keepdim, torch.float32),
+            reduced(graph, "sum", terms, chosen, keepdim, torch.float32),
         )
     return convert(total, graph.result_dtype())
 
@@ -300,17 +336,17 @@ def _norm_root(total: Expr, order: float) -> Expr:
 @lower(aten.logsumexp.default)
 def logsumexp(graph: GraphLowering, value: TensorValue, dims: Dims, keepdim: bool = False) -> TensorValue:
     """Shifted by the maximum, unless that is infinite: then the sum is, too."""
-    reduced = wrap_dims(dims, value.rank)
+    chosen = wrap_dims(dims, value.rank)
     value = to_float32(value)
-    if reduced_count(value, reduced) == 0:
+    if reduced_count(value, chosen) == 0:
         return graph.full(graph.result_shape(), float("-inf"), graph.result_dtype())
     infinity = ir.constant(float("inf"), torch.float32)
 
     def finite(m: Expr) -> Expr:
         return ew.where(ew.eq(ew.absolute(m), infinity), ew.like(0, m), m)
 
-    top = combine(graph, finite, graph.reduce("max", value, reduced, True, torch.float32))
+    top = combine(graph, finite, reduced(graph, "max", value, chosen, True, torch.float32))
     scaled = combine(graph, lambda x, m: ew.exp(ew.sub(x, m)), value, top)
-    total = graph.reduce("sum", scaled, reduced, True, torch.float32)
+    total = reduced(graph, "sum", scaled, chosen, True, torch.float32)
     result = combine(graph, lambda s, m: ew.add(ew.log(s), m), total, top)
-    return convert(without(graph, result, reduced, keepdim), graph.result_dtype())
+    return convert(without(graph, result, chosen, keepdim), graph.result_dtype())
