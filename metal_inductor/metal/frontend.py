@@ -56,8 +56,11 @@ def translate(
     instantiations = find_instantiations(tokens, outline)
     synchronising, anonymous = synchronising_functions(tokens, outline)
     remembering, anonymous_memory = functions_with_memory(tokens, outline)
-    sizes = {k.function.qualified_name: _give_memory(tokens, k) for k in kernels}
+    sizes = {k.function.qualified_name: threadgroup_memory.place_variables(tokens, k.function) for k in kernels}
     constant_numbers = _rewrite_language(tokens, outline)
+    for kernel in kernels:
+        if sizes[kernel.function.qualified_name] != 0:
+            _add_memory_parameter(tokens, kernel)
     infos, entries = [], []
     for host_name, expression, scope, kernel in _named_kernels(tokens, outline, kernels, instantiations):
         size = sizes[kernel.function.qualified_name]
@@ -91,13 +94,10 @@ def _preprocess(source: str, include_dirs: Sequence[str | pathlib.Path], name: s
     return _LINE_MARKER.sub(r"#line \1 \2", expanded)
 
 
-def _give_memory(tokens: Tokens, kernel: Kernel) -> int | None:
-    """Places the kernel's threadgroup variables and adds the parameter that brings their memory."""
-    size = threadgroup_memory.place_variables(tokens, kernel.function)
-    if size != 0:
-        comma = "," if kernel.arguments else ""
-        tokens.items[kernel.function.parameters] = f"(threadgroup char *{threadgroup_memory.BLOCK}{comma}"
-    return size
+def _add_memory_parameter(tokens: Tokens, kernel: Kernel) -> None:
+    """The parameter that brings the memory of the kernel's threadgroup variables."""
+    comma = "," if kernel.arguments else ""
+    tokens.items[kernel.function.parameters] = f"(threadgroup char *{threadgroup_memory.BLOCK}{comma}"
 
 
 def _rewrite_language(tokens: Tokens, outline: Outline) -> dict[str, int]:

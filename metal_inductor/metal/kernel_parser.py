@@ -203,9 +203,10 @@ def _parse_parameter(tokens: Tokens, begin: int, end: int, earlier: list[Argumen
             attributes.append(tokens.text(i + 1, stop).rstrip("] "))
             tokens.erase(i, stop + 1)
     words = [tokens[i] for i in tokens.words(begin, end) if tokens[i]]
-    name = next((w for w in reversed(words) if w.isidentifier()), "")
+    declarator = words[: words.index("[")] if "[" in words else words
+    name = next((w for w in reversed(declarator) if w.isidentifier()), "")
     text = tokens.text(begin, end)
-    type_text = re.sub(rf"\s*\b{re.escape(name)}\s*$", "", text)
+    type_text = re.sub(rf"\s*\b{re.escape(name)}\s*(\[.*)?$", r"\1", text)
     space = next((w for w in words if w in _SPACES), None)
     attribute = ", ".join(attributes)
     builtin = next((word for word in re.findall(r"\w+", attribute) if word in GRID_ATTRIBUTES), None)
@@ -219,7 +220,7 @@ def _parse_parameter(tokens: Tokens, begin: int, end: int, earlier: list[Argumen
             f"kernel parameter '{name}' has the attribute '{attribute}', which is not supported; "
             f"valid are buffer(n), threadgroup(n) and grid attributes such as thread_position_in_grid",
         )
-    if space is None or not any(mark in words for mark in ("*", "&")):
+    if space is None or not any(mark in words for mark in ("*", "&", "[")):
         raise tokens.error(
             begin,
             f"kernel parameter '{name}' must be a pointer or reference to device, constant or "

@@ -14,6 +14,7 @@ _RESERVED = {
     "global", "local", "generic", "pipe", "event_t", "queue_t", "reserve_id_t", "clk_event_t", "read_only",
     "write_only", "read_write", "image1d_t", "image2d_t", "image3d_t", "sampler_t", "addr_space_cast", "vec_step",
 }  # fmt: skip
+_OBJECT_SPACES = {"thread": "", "threadgroup": "threadgroup", "device": "__global", "constant": "__global"}
 _COMPONENTS = ("xyzw", "rgba")
 _ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "&=", "|=", "^="}
 _NUMBER = re.compile(r"\.?\d")
@@ -155,18 +156,15 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
     An unqualified method accepts all, so `thread` is dropped. Device and constant objects both are global memory: of
     two methods that differ only in these, one is kept.
     """
-    seen: dict[tuple[str | None, str], str] = {}
+    seen: set[tuple[str | None, str]] = set()
     for function in outline.functions:
-        if function.record is None:
-            continue
         trailing = _trailing_space(tokens, function.parameters, function.body)
-        if trailing is None and function.name != function.record:
+        constructor = function.record is not None and function.name == function.record
+        if trailing is None and not constructor:
             continue
-        space = tokens[trailing] if trailing is not None else ""
-        if function.name == function.record:
-            space = ""
-        kept = {"device": "__global", "constant": "__global", "threadgroup": "threadgroup"}.get(space, "")
+        kept = ""
         if trailing is not None:
+            kept = "" if constructor else _OBJECT_SPACES[tokens[trailing]]
             tokens.items[trailing] = ""
         signature = tokens.text(function.head, _signature_end(tokens, function)) + kept
         key = (function.record, re.sub(r"\b(?:public|private|protected) ?:", "", signature))
@@ -174,7 +172,7 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
             tokens.erase(function.head, function.end + 1)
         elif trailing is not None:
             tokens.items[trailing] = kept
-        seen[key] = space
+        seen.add(key)
     _drop_spaces_of_declarations(tokens)
 
 

@@ -154,7 +154,7 @@ def _check_body(tokens: Tokens, function: Function) -> None:
                 i, "a pointer or reference needs an address space: device, constant, threadgroup or thread"
             )
     if "kernel" not in head:
-        for begin, _, _ in variable_declarations(tokens, function):
+        for begin, _ in variable_declarations(tokens, function):
             raise tokens.error(begin, "a threadgroup variable can only be declared in a kernel")
 
 

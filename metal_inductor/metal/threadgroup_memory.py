@@ -31,25 +31,28 @@ def place_variables(tokens: Tokens, kernel: Function) -> int | None:
     Returns their bytes, 0 where there are none, None where only the compiler can tell. Every variable has an offset of
     its own: two variables in sibling blocks do not share memory, because no barrier separates their uses.
     """
+    types: list[str] = []
     declarations = list(variable_declarations(tokens, kernel))
-    nested = [d for d in declarations if d[2] > 0]
-    fixed = 0
-    for begin, end, _ in nested:
-        size = _rewrite(tokens, begin, end, f"{fixed}u", None)
-        if size is None:
-            raise tokens.error(
-                begin,
-                "a threadgroup variable inside a block needs a size of plain numbers; "
-                "declare it in the outermost block of the kernel",
+    total: int | None = 0
+    for begin, end in declarations:
+        parts, sizes = [], []
+        type_text, declarators = _split_declaration(tokens, begin, end)
+        for name, extents in declarators:
+            alias = f"msl_type_of_{name}"
+            parts.append(
+                f"typedef {type_text} {alias}{extents}; threadgroup {alias} &{name} = "
+                f"*(threadgroup {alias} *)({BLOCK} + msl::threadgroup_bytes<{', '.join(types)}>())"
             )
-        fixed += size
-    total: int | None = fixed
-    offset = f"{fixed}u"
-    for number, (begin, end, depth) in enumerate(declarations):
-        if depth == 0:
-            size = _rewrite(tokens, begin, end, offset, f"msl_threadgroup_end_{number}")
-            total = None if size is None or total is None else total + size
-            offset = f"msl_threadgroup_end_{number}"
+            types.append(f"{type_text}{extents}")
+            sizes.append(_bytes(type_text, extents))
+        if (begin, end) == declarations[-1]:
+            parts.append(
+                f"static_assert(msl::threadgroup_bytes<{', '.join(types)}>() <= msl::threadgroup_limit, "
+                '"more than 32768 bytes of threadgroup variables")'
+            )
+        tokens.erase(begin, end)
+        tokens.items[begin] = "; ".join(parts)
+        total = None if total is None or None in sizes else total + sum(size or 0 for size in sizes)
     if total is not None and total > MAX_THREADGROUP_BYTES:
         raise tokens.error(
             kernel.name_at,
@@ -60,15 +63,13 @@ def place_variables(tokens: Tokens, kernel: Function) -> int | None:
 
 
 def variable_declarations(tokens: Tokens, kernel: Function):
-    """(begin, end, depth of blocks) of every statement that declares threadgroup variables."""
-    depth = 0
+    """(begin, end) of every statement that declares threadgroup variables."""
     for i in tokens.words(kernel.body + 1, kernel.end):
-        depth += {"{": 1, "}": -1}.get(tokens[i], 0)
         if tokens[i] != "threadgroup" or tokens[tokens.before(i)] not in ("{", "}", ";", ":", ")"):
             continue
         end, pointer = _statement_end(tokens, i)
         if not pointer:
-            yield i, end, depth
+            yield i, end
 
 
 def _statement_end(tokens: Tokens, begin: int) -> tuple[int, bool]:
@@ -85,29 +86,6 @@ def _statement_end(tokens: Tokens, begin: int) -> tuple[int, bool]:
             raise tokens.error(i, "a threadgroup variable cannot have an initialiser")
         i = tokens.after(i)
     return i, pointer
-
-
-def _rewrite(tokens: Tokens, begin: int, end: int, offset: str, end_name: str | None) -> int | None:
-    """Replaces one declaration statement; returns the bytes it takes, None where they are not plain numbers."""
-    type_text, declarators = _split_declaration(tokens, begin, end)
-    parts, total = [], 0
-    for number, (name, extents) in enumerate(declarators):
-        alias = f"msl_type_of_{name}"
-        parts.append(
-            f"typedef {type_text} {alias}{extents}; "
-            f"threadgroup {alias} &{name} = *(threadgroup {alias} *)({BLOCK} + ({offset}))"
-        )
-        size = _bytes(type_text, extents)
-        total = None if size is None or total is None else total + size
-        offset = f"msl::next_threadgroup_offset({offset} + sizeof({alias}))"
-        if end_name and number == len(declarators) - 1:
-            parts.append(
-                f"constexpr uint {end_name} = {offset}; "
-                f'static_assert({end_name} <= msl::threadgroup_limit, "more than 32768 bytes of threadgroup variables")'
-            )
-    tokens.erase(begin, end)
-    tokens.items[begin] = "; ".join(parts)
-    return total
 
 
 def _split_declaration(tokens: Tokens, begin: int, end: int) -> tuple[str, list[tuple[str, str]]]:

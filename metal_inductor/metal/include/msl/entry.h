@@ -40,7 +40,7 @@ template <class T> struct attribute<metal::vec<T, 3>> {
 template <class T> using attribute_for = attribute<metal::remove_cv_t<T>>;
 
 // Static threadgroup variables follow each other, each on a 16-byte boundary.
-constexpr uint next_threadgroup_offset(uint end) { return (end + 15u) & ~15u; }
+template <class... Before> constexpr uint threadgroup_bytes() { return (((sizeof(Before) + 15u) & ~15u) + ... + 0u); }
 constexpr constant uint threadgroup_limit = 32768;
 
 // The operands of a conditional expression as plain values. Otherwise a class in a variable and a temporary of the same

@@ -33,8 +33,7 @@ enum thread_scope {
   thread_scope_thread,
   thread_scope_simdgroup,
   thread_scope_threadgroup,
-  thread_scope_device,
-  thread_scope_system
+  thread_scope_device
 };
 MSL_INLINE void threadgroup_barrier(mem_flags) { msl::wait_for_threadgroup(); }
 MSL_INLINE void simdgroup_barrier(mem_flags) { msl::wait_for_simdgroup(); }
