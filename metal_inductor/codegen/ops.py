@@ -27,7 +27,7 @@ METAL_TYPES: dict[torch.dtype, str] = {
     torch.uint8: "uchar", torch.uint16: "ushort", torch.uint32: "uint", torch.uint64: "ulong",
 }  # fmt: skip
 
-_FUNCTION_FILES = ("functions.metal", "functions_special.metal")
+_FUNCTION_FILES = ("functions.metal", "functions_special.metal", "functions_bessel.metal")  # callees first
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 _SUFFIX = {torch.int32: "", torch.int64: "L", torch.uint32: "u", torch.uint64: "UL"}
 
