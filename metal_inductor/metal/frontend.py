@@ -105,10 +105,12 @@ def _rewrite_language(tokens: Tokens, outline: Outline) -> dict[str, int]:
     rewrite.erase_attributes(tokens)
     rewrite.rewrite_constants(tokens, outline)
     rewrite.rewrite_array_parameters(tokens, outline)
+    rewrite.rewrite_strings(tokens, outline)
     rewrite.rewrite_method_spaces(tokens, outline)
     rewrite.rewrite_swizzles(tokens, outline)
-    rewrite.rewrite_conditionals(tokens)
     rewrite.rewrite_literals(tokens)
+    rewrite.rewrite_conditionals(tokens)
+    rewrite.rewrite_unions(tokens, outline)
     rewrite.rename_reserved(tokens)
     return numbers
 

@@ -29,7 +29,7 @@ class Function:
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """A brace pair; kind is 'namespace', 'record', 'function', 'enum' or 'other'."""
+    """The braces of a record; kind is 'struct', 'class' or 'union'."""
 
     kind: str
     name: str
@@ -92,7 +92,7 @@ def _enter(tokens, outline, head: int, brace: int, scope, record) -> tuple[int, 
     kind = next((w for w in _top_words(tokens, head, brace) if w in ("struct", "class", "union", "enum")), None)
     if kind in ("struct", "class", "union"):
         name = _record_name(tokens, head, brace)
-        outline.records.append(Region("record", name, brace, close))
+        outline.records.append(Region(kind, name, brace, close))
         if words[0] == "template":
             outline.templates.add(name)
         _walk(tokens, outline, body_start, close, scope, name)

@@ -18,6 +18,7 @@ _OBJECT_SPACES = {"thread": "", "threadgroup": "threadgroup", "device": "__globa
 _COMPONENTS = ("xyzw", "rgba")
 _ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "&=", "|=", "^="}
 _NUMBER = re.compile(r"\.?\d")
+_VECTOR_NAME = re.compile(r"(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]|vec")
 _OPENERS = ("(", "[", "{", "[[")
 
 
@@ -89,12 +90,16 @@ def _member_names(tokens: Tokens, outline: Outline) -> set[str]:
 
 def rewrite_conditionals(tokens: Tokens) -> None:
     """Makes plain values of both results of `c ? a : b`: see msl::value."""
+    operands = []
     for i in tokens.significant:
-        if tokens[i] != "?":
-            continue
-        colon = _matching_colon(tokens, i)
-        _wrap(tokens, tokens.after(i), tokens.before(colon))
-        _wrap(tokens, tokens.after(colon), tokens.before(_conditional_end(tokens, colon)))
+        if tokens[i] == "?":
+            colon = _matching_colon(tokens, i)
+            operands.append((tokens.after(i), tokens.before(colon)))
+            operands.append((tokens.after(colon), tokens.before(_conditional_end(tokens, colon))))
+    for first, last in operands:
+        if first != last or not (_NUMBER.match(tokens[first]) or tokens[first] in ("true", "false", "nullptr")):
+            tokens.items[first] = "msl::value(" + tokens.items[first]
+            tokens.items[last] += ")"
 
 
 def _matching_colon(tokens: Tokens, question: int) -> int:
@@ -141,13 +146,6 @@ def _is_template_arguments(tokens: Tokens, angle: int) -> bool:
 def _closes_template(tokens: Tokens, i: int) -> bool:
     """`>` after which no operand can follow ends template arguments."""
     return tokens[i] == ">" and tokens[tokens.after(i)] in (">", ",", ")", ";", "{", "::", "&", "*")
-
-
-def _wrap(tokens: Tokens, first: int, last: int) -> None:
-    if first == last and (_NUMBER.match(tokens[first]) or tokens[first] in ("true", "false", "nullptr")):
-        return
-    tokens.items[first] = "msl::value(" + tokens.items[first]
-    tokens.items[last] += ")"
 
 
 def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
@@ -207,6 +205,19 @@ def _drop_spaces_of_declarations(tokens: Tokens) -> None:
                 tokens.items[i] = ""
 
 
+def rewrite_unions(tokens: Tokens, outline: Outline) -> None:
+    """A union of vectors is copied as bytes: the copies of vectors alone do not say how."""
+    for record in outline.records:
+        words = [tokens[i] for i in tokens.words(record.begin, record.end)]
+        if record.kind == "union" and record.name and any(_VECTOR_NAME.fullmatch(word) for word in words):
+            name = record.name
+            copy = f"__builtin_memcpy(this, &other, sizeof({name}));"
+            tokens.items[record.begin] += (
+                f" {name}() = default; {name}(const {name} &other) {{ {copy} }}"
+                f" __generic {name} &operator=(const {name} &other) {{ {copy} return *this; }}"
+            )
+
+
 def rewrite_constants(tokens: Tokens, outline: Outline) -> None:
     """A `constant` variable in a function is static: global memory has no other variables."""
     for function in outline.functions:
@@ -228,6 +239,23 @@ def _declares_pointer(tokens: Tokens, i: int) -> bool:
             i = tokens.closing_angle(i, certain=True) or i
         i = tokens.after(i)
     return False
+
+
+def rewrite_strings(tokens: Tokens, outline: Outline) -> None:
+    """A string in a function is in Metal's constant address space; OpenCL's own is another one."""
+    for function in outline.functions:
+        for i in tokens.words(function.body, function.end):
+            if tokens[i].startswith('"') and not tokens[tokens.before(i)].startswith('"') and _is_value(tokens, i):
+                tokens.items[i] = f"(constant char *)(ulong){tokens.items[i]}"
+
+
+def _is_value(tokens: Tokens, i: int) -> bool:
+    """Whether a string is not the operand of a declaration or pragma."""
+    while i >= 0 and tokens[i] not in (";", "{", "}"):
+        if tokens[i] in ("static_assert", "_Pragma", "extern", "__attribute__"):
+            return False
+        i = tokens.before(i)
+    return True
 
 
 def rewrite_function_constants(tokens: Tokens) -> dict[str, int]:

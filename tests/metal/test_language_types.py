@@ -54,6 +54,8 @@ def evaluate(body: str, before: str = "", count: int = 1) -> list[float]:
             4,
         ),
         ("int i = 3; o[0] = i > 2 ? i > 5 ? 1 : 2 : 3;", 2),
+        ("float4 v(1); bool c = v.x > 0; v = c ? (v + 1) : (c ? (v) : (v) * (v)); o[0] = v.x;", 2),
+        ("float4 v(3); bool c = v.x < 0; v = (c ? v : (c ? (v) : (v) * (v))); o[0] = max(v.x, c ? 1.0f : (2.0f));", 9),
         ("float s = 0; for (auto i = 0; i < 4; ++i) { if (i == 2) continue; s += i; } o[0] = s;", 4),
         ("long big = 1l << 40; o[0] = big >> 38; ", 4),
         ("uint u = 0; u -= 1; o[0] = u == 0xffffffffu;", 1),
@@ -69,6 +71,23 @@ def evaluate(body: str, before: str = "", count: int = 1) -> list[float]:
 )
 def test_expression(statements, expected):
     assert evaluate(statements) == [expected]
+
+
+def test_strings_are_constants():
+    before = """
+    int length_of(constant char* text) { int n = 0; while (text[n]) ++n; return n; }
+    constant os_log logger("subsystem", "category");
+    """
+    assert evaluate('static_assert(true, "fine"); logger.log_debug("x", 1); o[0] = length_of("four");', before) == [4]
+
+
+def test_unions_of_vectors():
+    before = """
+    union Both { uint2 words; uchar4 bytes[2]; };
+    Both made(uint low) { Both b; b.words = uint2(low, 0x01020304u); return b; }
+    """
+    body = "Both b = made(0xff00u), c; c = b; uint4 v = {1, 2, 0}; o[0] = c.bytes[0].y + c.bytes[1].w * 1000 + v.z;"
+    assert evaluate(body, before) == [1255]
 
 
 def test_matrices():

@@ -3,6 +3,7 @@
 #define MSL_STDLIB_H
 #include "msl/array.h"
 #include "msl/atomics.h"
+#include "msl/logging.h"
 #include "msl/matrix.h"
 #include "msl/relational.h"
 #include "msl/simdgroup.h"

@@ -31,7 +31,6 @@ template <bool condition, class A, class B> struct conditional { typedef A type;
 template <class A, class B> struct conditional<false, A, B> { typedef B type; };
 template <bool condition, class A, class B> using conditional_t = typename conditional<condition, A, B>::type;
 
-template <class...> using void_t = void;
 template <class T> struct type_identity { typedef T type; };
 template <class T> using type_identity_t = typename type_identity<T>::type;
 
@@ -70,6 +69,8 @@ template <class T> using remove_pointer_t = typename remove_pointer<T>::type;
 template <class T> using remove_cvref_t = remove_cv_t<typename remove_address_space<remove_cv_t<remove_reference_t<T>>>::type>;
 template <class T> struct decay { typedef remove_cvref_t<T> type; };
 template <class T> using decay_t = typename decay<T>::type;
+template <class T> struct remove_addrspace { typedef typename remove_address_space<remove_reference_t<T>>::type type; };
+template <class T> using remove_addrspace_t = typename remove_addrspace<T>::type;
 template <class T> struct add_const { typedef const T type; };
 template <class T> using add_const_t = const T;
 
@@ -91,7 +92,6 @@ template <class T> constexpr constant bool is_enum_v = __is_enum(T);
 template <class T> constexpr constant bool is_class_v = __is_class(T);
 template <class T> constexpr constant bool is_void_v = __is_same(remove_cv_t<T>, void);
 template <class T> constexpr constant bool is_const_v = __is_const(T);
-template <class T> constexpr constant bool is_empty_v = __is_empty(T);
 template <class T> constexpr constant bool is_trivially_copyable_v = __is_trivially_copyable(T);
 template <class T> constexpr constant bool is_reference_v = is_reference<T>::value;
 
@@ -107,12 +107,13 @@ template <class T> struct is_enum : bool_constant<__is_enum(T)> {};
 template <class T> struct is_class : bool_constant<__is_class(T)> {};
 template <class T> struct is_void : bool_constant<is_void_v<T>> {};
 template <class T> struct is_const : bool_constant<__is_const(T)> {};
-template <class T> struct is_empty : bool_constant<__is_empty(T)> {};
 template <class T> struct is_trivial : bool_constant<__is_trivial(T)> {};
 template <class T> struct is_trivially_copyable : bool_constant<__is_trivially_copyable(T)> {};
 
 template <class... B> struct conjunction : bool_constant<(B::value && ...)> {};
 template <class... B> struct disjunction : bool_constant<(B::value || ...)> {};
+template <class... B> using _conjunction = conjunction<B...>;
+template <class... B> using _disjunction = disjunction<B...>;
 template <class B> struct negation : bool_constant<!B::value> {};
 template <class... B> constexpr constant bool conjunction_v = (B::value && ...);
 template <class... B> constexpr constant bool disjunction_v = (B::value || ...);

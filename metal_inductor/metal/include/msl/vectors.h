@@ -127,6 +127,7 @@ template <class T> struct vec<T, 4> {
   constexpr MSL_INLINE vec(T all) : vec(all, all, all, all) {}
   constexpr MSL_INLINE vec(T a, T b, T c, T d)
       : msl_lanes{msl::to_lane(a), msl::to_lane(b), msl::to_lane(c), msl::to_lane(d)} {}
+  constexpr MSL_INLINE vec(T a, T b, T c) : vec(a, b, c, T(0)) {}  // {a, b, c}
   constexpr MSL_INLINE vec(vec<T, 2> ab, T c, T d) : vec(ab[0], ab[1], c, d) {}
   constexpr MSL_INLINE vec(T a, vec<T, 2> bc, T d) : vec(a, bc[0], bc[1], d) {}
   constexpr MSL_INLINE vec(T a, T b, vec<T, 2> cd) : vec(a, b, cd[0], cd[1]) {}
