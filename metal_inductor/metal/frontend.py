@@ -104,7 +104,7 @@ def _rewrite_language(tokens: Tokens, outline: Outline) -> dict[str, int]:
     numbers = rewrite.rewrite_function_constants(tokens)
     rewrite.erase_attributes(tokens)
     rewrite.rewrite_constants(tokens, outline)
-    rewrite.rewrite_array_parameters(tokens, outline)
+    rewrite.rewrite_parameters(tokens, outline)
     rewrite.rewrite_strings(tokens, outline)
     rewrite.rewrite_method_spaces(tokens, outline)
     rewrite.rewrite_swizzles(tokens, outline)

@@ -21,6 +21,7 @@ class Function:
     body: int
     end: int
     record: str | None
+    record_begin: int | None
 
     @property
     def qualified_name(self) -> str:
@@ -52,7 +53,9 @@ def parse_outline(tokens: Tokens) -> Outline:
     return outline
 
 
-def _walk(tokens: Tokens, outline: Outline, begin: int, end: int, scope: tuple[str, ...], record: str | None) -> None:
+def _walk(
+    tokens: Tokens, outline: Outline, begin: int, end: int, scope: tuple[str, ...], record: Region | None
+) -> None:
     i = tokens.after(begin - 1)
     head = i
     while i < end:
@@ -95,7 +98,7 @@ def _enter(tokens, outline, head: int, brace: int, scope, record) -> tuple[int, 
         outline.records.append(Region(kind, name, brace, close))
         if words[0] == "template":
             outline.templates.add(name)
-        _walk(tokens, outline, body_start, close, scope, name)
+        _walk(tokens, outline, body_start, close, scope, outline.records[-1])
     return after, head
 
 
@@ -154,7 +157,9 @@ def _named_function(tokens: Tokens, head, parameters, brace, scope, record) -> F
     if name == ">":  # specialisation f<int>(...)
         name = _specialised_name(tokens, head, name_at) or ""
     body = _body(tokens, tokens.closing(parameters), brace)
-    return Function(name, scope, head, name_at, parameters, body, tokens.closing(body), record)
+    record_name, record_begin = (record.name, record.begin) if record else (None, None)
+    end = tokens.closing(body)
+    return Function(name, scope, head, name_at, parameters, body, end, record_name, record_begin)
 
 
 def _body(tokens: Tokens, parameters_end: int, brace: int) -> int:

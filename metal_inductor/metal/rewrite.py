@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import re
 
 from .kernel_parser import split_at_commas
-from .outline import Outline
+from .outline import Function, Outline
 from .tokens import Tokens
 
 _SPACES = {"device", "constant", "threadgroup", "thread"}
@@ -40,14 +41,24 @@ def rewrite_literals(tokens: Tokens) -> None:
             tokens.items[i] = item + "f" if re.search(r"[.eE]", item) else item
 
 
-def rewrite_array_parameters(tokens: Tokens, outline: Outline) -> None:
-    """An array parameter without an address space is an array of the thread."""
+def rewrite_parameters(tokens: Tokens, outline: Outline) -> None:
+    """An array parameter without an address space is the thread's.
+
+    A constant reference to the thread's memory becomes a value, because it may bind to a temporary, which here is in no
+    address space; not so where overloads of a function differ in address space.
+    """
+    definitions = collections.Counter((f.name, f.record_begin) for f in outline.functions)
     for function in outline.functions:
         close = tokens.closing(function.parameters)
+        single = definitions[function.name, function.record_begin] == 1
+        single &= function.name not in ("operator", function.record)
         for begin, end in split_at_commas(tokens, tokens.after(function.parameters), close):
-            words = [tokens[i] for i in tokens.words(begin, end)]
-            if "[" in words and not _SPACES & set(words) and "=" not in words:
+            places = {tokens[i]: i for i in tokens.words(begin, end)}
+            if "[" in places and not _SPACES & set(places) and "=" not in places:
                 tokens.items[begin] = f"thread {tokens.items[begin]}"
+            elif single and {"const", "thread", "&"} <= set(places) and not {"*", "(", "["} & set(places):
+                for word in ("thread", "&"):
+                    tokens.items[places[word]] = ""
 
 
 def rewrite_swizzles(tokens: Tokens, outline: Outline) -> None:
@@ -154,7 +165,7 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
     An unqualified method accepts all, so `thread` is dropped. Device and constant objects both are global memory: of
     two methods that differ only in these, one is kept.
     """
-    seen: set[tuple[str | None, str]] = set()
+    seen: set[tuple[int | None, str]] = set()
     for function in outline.functions:
         trailing = _trailing_space(tokens, function.parameters, function.body)
         constructor = function.record is not None and function.name == function.record
@@ -163,15 +174,22 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
         kept = ""
         if trailing is not None:
             kept = "" if constructor else _OBJECT_SPACES[tokens[trailing]]
+            if tokens[trailing] == "thread" and _returns_thread_memory(tokens, function):
+                kept = "thread"
             tokens.items[trailing] = ""
         signature = tokens.text(function.head, _signature_end(tokens, function)) + kept
-        key = (function.record, re.sub(r"\b(?:public|private|protected) ?:", "", signature))
+        key = (function.record_begin, re.sub(r"\b(?:public|private|protected) ?:", "", signature))
         if key in seen:
             tokens.erase(function.head, function.end + 1)
         elif trailing is not None:
             tokens.items[trailing] = kept
         seen.add(key)
     _drop_spaces_of_declarations(tokens)
+
+
+def _returns_thread_memory(tokens: Tokens, function: Function) -> bool:
+    """A reference to a member of an object in the thread's memory exists only for such objects."""
+    return any(tokens[i] == "thread" for i in tokens.words(function.head, function.name_at))
 
 
 def _trailing_space(tokens: Tokens, parameters: int, body: int) -> int | None:
@@ -183,7 +201,7 @@ def _trailing_space(tokens: Tokens, parameters: int, body: int) -> int | None:
     return None
 
 
-def _signature_end(tokens: Tokens, function) -> int:
+def _signature_end(tokens: Tokens, function: Function) -> int:
     """End of the parameter list and the const that may follow it."""
     i = tokens.after(tokens.closing(function.parameters))
     while tokens[i] in ("const", "volatile", ""):
@@ -271,7 +289,7 @@ def rewrite_function_constants(tokens: Tokens) -> dict[str, int]:
         name = tokens[tokens.before(i)]
         found[name] = int(number.group(1))
         tokens.erase(i, close + 1)
-        tokens.items[i] = f" = MSL_FUNCTION_CONSTANT_{number.group(1)}"
+        tokens.items[i] = f" = MSL_FUNCTION_CONSTANT_{found[name]}"
     for i in tokens.significant:
         if tokens[i] == "is_function_constant_defined":
             argument = tokens.after(tokens.after(i))

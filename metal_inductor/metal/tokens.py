@@ -95,9 +95,9 @@ class Tokens:
         return self.significant[low:high]
 
     def erase(self, begin: int, end: int) -> None:
-        """Removes [begin, end) but keeps its line breaks and directives."""
+        """Removes [begin, end) but keeps its line breaks and line markers."""
         for i in range(begin, end):
-            if not self.items[i].startswith("#"):
+            if not _LINE_MARKER.match(self.items[i]):
                 self.items[i] = "\n" * self.items[i].count("\n")
 
     def place(self, index: int) -> tuple[str, int]:

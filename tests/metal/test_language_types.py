@@ -81,6 +81,21 @@ def test_strings_are_constants():
     assert evaluate('static_assert(true, "fine"); logger.log_debug("x", 1); o[0] = length_of("four");', before) == [4]
 
 
+def test_constant_references_bind_to_temporaries():
+    before = """
+    float twice(const thread float& x) { return x * 2; }
+    template <typename T> T sum(thread const T& a, const thread T& b) { return a + b; }
+    template <int N, typename T> struct Loop {
+      int i; Loop<N - 1, T> inner;
+      Loop(int n) thread : i(n), inner(n - 1) {}
+    };
+    template <typename T> struct Loop<1, T> { int i; Loop(int n) thread : i(n) {} };
+    struct Row { float v[4]; thread float& at(int i) thread { return v[i]; } };
+    """
+    body = "float y = 3; Row r; r.at(2) = 5; Loop<3, int> l(7); o[0] = twice(1.0f) + twice(y) + sum(y, 4.0f) + r.at(2);"
+    assert evaluate(body + "o[1] = l.inner.inner.i;", before, 2) == [20, 5]
+
+
 def test_unions_of_vectors():
     before = """
     union Both { uint2 words; uchar4 bytes[2]; };
