@@ -14,7 +14,7 @@ import torch
 from metal_inductor import ir
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
-from metal_inductor.lowerings import pointwise_activation, pointwise_math, search  # noqa: F401  (fill the table)
+from metal_inductor.lowerings import pointwise_activation, pointwise_math, scan, search  # noqa: F401  (fill the table)
 from metal_inductor.lowerings.common import overloads
 from metal_inductor.lowerings.elementwise import elementwise, like, number, where
 from metal_inductor.lowerings.registry import Unsupported, lower
