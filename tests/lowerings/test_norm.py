@@ -18,12 +18,13 @@ def noise(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def no_worse_than_eager(function: Callable, *args: torch.Tensor) -> None:
-    """The largest error against float64 is at most 1.5 times eager's, or one rounding of the result."""
+    """The largest error against float64 is at most 1.5 times eager's, or three roundings of the largest result:
+    eager accumulates variances in float64."""
     exact = function(*(arg.double() for arg in args))
     eager, (ours, graphs) = function(*args), run(function, *args)
     assert not graphs[0].externs
     assert ours.dtype == eager.dtype and ours.stride() == eager.stride()
-    rounding = exact.abs().max() * torch.finfo(ours.dtype).eps
+    rounding = exact.abs().max() * 3 * torch.finfo(ours.dtype).eps
     limit = max(1.5 * (eager.double() - exact).abs().max(), rounding)
     assert (ours.double() - exact).abs().max() <= limit
 
