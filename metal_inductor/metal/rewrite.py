@@ -165,6 +165,8 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
     An unqualified method accepts all, so `thread` is dropped. Device and constant objects both are global memory: of
     two methods that differ only in these, one is kept.
     """
+    consistent = _records_with_qualified_methods(tokens, outline)
+    giving = {f.record_begin for f in outline.functions if _returns_thread_memory(tokens, f)}
     seen: set[tuple[int | None, str]] = set()
     for function in outline.functions:
         trailing = _trailing_space(tokens, function.parameters, function.body)
@@ -174,7 +176,7 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
         kept = ""
         if trailing is not None:
             kept = "" if constructor else _OBJECT_SPACES[tokens[trailing]]
-            if tokens[trailing] == "thread" and _returns_thread_memory(tokens, function):
+            if tokens[trailing] == "thread" and not constructor and _needs_thread(tokens, function, consistent, giving):
                 kept = "thread"
             tokens.items[trailing] = ""
         signature = tokens.text(function.head, _signature_end(tokens, function)) + kept
@@ -185,6 +187,26 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
             tokens.items[trailing] = kept
         seen.add(key)
     _drop_spaces_of_declarations(tokens)
+
+
+def _records_with_qualified_methods(tokens: Tokens, outline: Outline) -> set[int | None]:
+    """Records whose every method names an address space. There a method that changes a `thread` object stays one, so
+    that it can hand out references to members; elsewhere an unqualified method may have to call it."""
+    methods = [f for f in outline.functions if f.record_begin is not None and f.name != f.record]
+    unqualified = {
+        f.record_begin
+        for f in methods
+        if _trailing_space(tokens, f.parameters, f.body) is None
+        and "static" not in (tokens[i] for i in tokens.words(f.head, f.name_at))
+    }
+    return {f.record_begin for f in methods} - unqualified
+
+
+def _needs_thread(tokens: Tokens, function: Function, consistent: set[int | None], giving: set[int | None]) -> bool:
+    if _returns_thread_memory(tokens, function):
+        return True
+    qualifiers = {tokens[i] for i in tokens.words(tokens.closing(function.parameters), function.body)}
+    return function.record_begin in consistent and (function.record_begin in giving or "const" not in qualifiers)
 
 
 def _returns_thread_memory(tokens: Tokens, function: Function) -> bool:
