@@ -18,10 +18,12 @@ from metal_inductor import ir
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
 from metal_inductor.lowerings.common import (
+    all_of,
     broadcast_shape,
     checked,
     combine,
     convert,
+    index_less,
     indirect,
     overloads,
     read_at,
@@ -290,16 +292,14 @@ def scatter_value(graph: GraphLowering, base: TensorValue, dim: int, index: Tens
 def scatter_with(
     graph: GraphLowering, base: TensorValue, dim: int, index: TensorValue, src: Any, *, reduce: str
 ) -> TensorValue:
-    if reduce != "add":
-        raise Unsupported(f"Metal has no atomic {reduce}")
-    if isinstance(src, TensorValue):
-        return scatter_add(graph, base, dim, index, src)
-    return scatter_along(graph, base, dim, index, None, filled(src, base.dtype), "atomic_add")
+    if not isinstance(src, TensorValue):
+        src = graph.full(index.shape, src, base.dtype)
+    return scatter_reduce(graph, base, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
 
 
 @lower(aten.scatter_add.default)
 def scatter_add(graph: GraphLowering, base: TensorValue, dim: int, index: TensorValue, src: TensorValue) -> TensorValue:
-    return scatter_along(graph, base, dim, index, src, written, "atomic_add")
+    return scatter_reduce(graph, base, dim, index, src, "sum")
 
 
 @lower(aten.scatter_reduce.two)
@@ -313,13 +313,13 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> TensorValue:
-    if reduce not in ("sum", "mean"):
-        raise Unsupported(f"Metal has no atomic {reduce}")
     if reduce == "mean" and not base.dtype.is_floating_point:
         raise Unsupported("a scattered mean of integers")
+    if reduce not in ("sum", "mean") or base.dtype not in ATOMIC_DTYPES:
+        return collected(graph, base, dim, index, src, reduce, include_self)
     if not include_self:
         base = scatter_along(graph, base, dim, index, None, filled(0, base.dtype))
-    total = scatter_add(graph, base, dim, index, src)
+    total = scatter_along(graph, base, dim, index, src, written, "atomic_add")
     if reduce == "sum":
         return total
     ones = graph.full(base.shape, 1 if include_self else 0, torch.float32)
@@ -329,6 +329,71 @@ def scatter_reduce(
         return ew.div(sum_, ew.relabel(ew.maximum(count, ew.like(1, count)), sum_.dtype))
 
     return combine(graph, ratio, total, counts)
+
+
+# ---------------------------------------------------------------------------------------------- scatters that collect
+
+# What Metal has no atomics for: each element of the base looks through all indices of its row and reduces what is meant
+# for it. Work grows with their number; from this many on the call is left to ATen.
+MAX_COLLECTED = 256
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """A reduction, the value that leaves it unchanged, and how its result joins the element of the base."""
+
+    reduction: str
+    identity: Callable[[torch.dtype], Any]
+    join: Callable[[Expr, Expr], Expr]
+
+
+def _bound(lowest: bool) -> Callable[[torch.dtype], Any]:
+    def bound(dtype: torch.dtype) -> Any:
+        if dtype.is_floating_point:
+            return float("-inf" if lowest else "inf")
+        info = torch.iinfo(dtype)
+        return info.min if lowest else info.max
+
+    return bound
+
+
+COLLECTING = {
+    "sum": Collecting("sum", lambda dtype: 0, ew.add),
+    "prod": Collecting("prod", lambda dtype: 1, ew.mul),
+    "amax": Collecting("max", _bound(True), ew.maximum),
+    "amin": Collecting("min", _bound(False), ew.minimum),
+}
+
+
+def collected(
+    graph: GraphLowering,
+    base: TensorValue,
+    dim: int,
+    index: TensorValue,
+    src: TensorValue,
+    reduce: str,
+    include_self: bool = True,
+) -> TensorValue:
+    """`scatter_reduce` of a few indices as a reduction over them."""
+    rule, shape = COLLECTING.get(reduce), base.shape
+    base, index, src = (at_least_1d(graph, value) for value in (base, index, src))
+    dim = wrap_dim(dim, base.rank)
+    count = index.shape[dim]
+    if rule is None or base.dtype == torch.bool or not count.is_Integer or not 0 < count <= MAX_COLLECTED:
+        raise Unsupported(f"Metal has no atomic {reduce} for {base.dtype}, and there are {count} indices")
+    symbols = ir.index_symbols(base.rank + 1)
+    source = [symbols[-1] if k == dim else s for k, s in enumerate(symbols[:-1])]
+    partial = [k for k in range(base.rank) if k != dim and index.shape[k] != base.shape[k]]
+    covered = all_of(*(index_less(symbols[k], index.shape[k]) for k in partial))
+    mine = ew.eq(checked(index.at(source), base.shape[dim]), ir.index_value(symbols[dim]))
+    sizes = (*base.shape, count)
+    hit = ir.masked(covered, mine, ir.constant(False, torch.bool))
+    value = ir.masked(hit, src.at(source), ew.number(rule.identity(base.dtype), base.dtype))
+    found = graph.reduce(rule.reduction, TensorValue(sizes, base.dtype, value), [base.rank], False, base.dtype)
+    if not include_self:
+        any_hit = graph.reduce("any", TensorValue(sizes, torch.bool, hit), [base.rank], False, torch.bool)
+        return graph.reshape(combine(graph, ew.where, any_hit, found, base), shape)
+    return graph.reshape(combine(graph, rule.join, base, found), shape)
 
 
 # ---------------------------------------------------------------------------------------------- index_copy and kin
@@ -372,7 +437,34 @@ def index_add(
     def scaled(x: Expr) -> Expr:
         return ew.mul(x, ew.like(alpha, x))
 
-    return along_rows(graph, base, dim, index, source, scaled, "atomic_add")
+    if base.dtype in ATOMIC_DTYPES:
+        return along_rows(graph, base, dim, index, source, scaled, "atomic_add")
+    source = TensorValue(source.shape, source.dtype, scaled(source.body))
+    return collected(graph, base, dim, index_rows(graph, base, dim, index, source), source, "sum")
+
+
+def index_rows(
+    graph: GraphLowering, base: TensorValue, dim: int, index: TensorValue, source: TensorValue
+) -> TensorValue:
+    """One index a row, repeated for every element of `source`."""
+    dim = wrap_dim(dim, base.rank)
+    rows = graph.reshape(index, [index.numel if k == dim else 1 for k in range(max(base.rank, 1))])
+    return graph.broadcast_to(rows, at_least_1d(graph, source).shape)
+
+
+@lower(aten.index_reduce.default)
+def index_reduce(
+    graph: GraphLowering,
+    base: TensorValue,
+    dim: int,
+    index: TensorValue,
+    source: TensorValue,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> TensorValue:
+    rows = index_rows(graph, base, dim, index, source)
+    return scatter_reduce(graph, base, dim, rows, source, reduce, include_self=include_self)
 
 
 @lower(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)

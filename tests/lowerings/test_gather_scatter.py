@@ -111,6 +111,38 @@ def test_every_duplicate_is_added(dtype: torch.dtype) -> None:
     check(function, x, integers(7, 1, 7, 7, 0, 1), source)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_scattered_reductions_with_nan(reduce: str, include_self: bool) -> None:
+    x, source = noise(5, 4), noise(7, 4, seed=1)
+    x[0, 0], source[2, 1] = float("nan"), float("nan")
+    index = torch.tensor([0, 0, 1, 4, 4, 4, 1])
+
+    def function(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = i[:, None].expand(-1, 4)
+        results = (
+            x.scatter_reduce(0, whole, s, reduce, include_self=include_self),
+            x.scatter_reduce(0, whole[:, :2], s, reduce, include_self=include_self),
+            x.scatter_reduce(1, i[:3, None] % 4, s, reduce, include_self=include_self),
+        )
+        if reduce == "sum":
+            return results
+        return *results, x.index_reduce(0, i, s, reduce, include_self=include_self)
+
+    check(function, x, index, source)
+
+
+def test_scattered_reductions_of_int64_are_exact() -> None:
+    x, source = torch.arange(5) + 2**53, torch.arange(-3, 4) * 2**40
+    index = torch.tensor([0, 0, 1, 4, 4, 4, 1])
+
+    def function(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        reduced = [x.scatter_reduce(0, i, s, reduce) for reduce in ("sum", "prod", "amax", "amin")]
+        return *reduced, x.scatter_add(0, i, s), x.index_add(0, i, s, alpha=3), x.scatter(0, i, 7, reduce="add")
+
+    check(function, x, index, source)
+
+
 def test_masks_as_indices_are_selections() -> None:
     x = noise(4, 5)
 
