@@ -89,14 +89,14 @@ class GraphLowering:
         self, value: TensorValue, shape: Sequence[Any], index: Callable[..., Sequence[Any]]
     ) -> TensorValue:
         """A view of `shape`: `index(*target indices)` gives the index of `value` for each element."""
-        shape = tuple(sympy.sympify(size) for size in shape)
+        shape = whole_sizes(shape)
         ranges = dict(zip(ir.index_symbols(len(shape)), shape))
         source = index(*ir.index_symbols(len(shape)))
         return TensorValue(shape, value.dtype, value.at(source, lambda e: simplify(e, ranges)))
 
     def reshape(self, value: TensorValue, shape: Sequence[Any]) -> TensorValue:
         """Row-major reshape to `shape` (equal number of elements)."""
-        shape = tuple(sympy.sympify(size) for size in shape)
+        shape = whole_sizes(shape)
         if shape == value.shape:
             return value
         if any(size == 0 for size in shape):
@@ -426,7 +426,9 @@ class GraphLowering:
                 if not shared_input:
                     buffer.kind = "output"
                 return view
-        stride = dense_stride(fake, value.shape)
+        # Exactly eager's strides, dense or not: the backward graph and the caller were compiled for them. Where elements
+        # overlap in memory, eager's output is a view too, and what is written there twice is the same value.
+        stride = tuple(size_expr(step) for step in fake.stride())
         written = self.whole_buffer(self.realize(value, stride, force=True))
         assert written is not None
         written.kind = "output"
@@ -442,16 +444,29 @@ class GraphLowering:
         )
 
 
+def whole_sizes(shape: Sequence[Any]) -> tuple[sympy.Expr, ...]:
+    """`shape` as expressions. Unsupported for a symbolic size with a fraction in it, such as channels / groups: torch's
+    index arithmetic drops terms of such sizes as if they were whole multiples."""
+    sizes = tuple(sympy.sympify(size) for size in shape)
+    for size in sizes:
+        if not size.is_Integer and size.as_numer_denom()[1] != 1:
+            raise Unsupported(f"a symbolic size with a fraction: {size}")
+    return sizes
+
+
 def product_after(shape: Sequence[Any], k: int) -> sympy.Expr:
     return ir.product(shape[k + 1 :])
 
 
 def alias_root(node: FxNode) -> FxNode:
     """The node whose memory `node` is a view of in eager (itself, unless it is a view op)."""
-    while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-        if not is_view(node.target):
+    while node.op == "call_function":
+        source = node.args[0] if node.target is operator.getitem else node  # one of the views of a split
+        if not isinstance(source, FxNode) or not isinstance(source.target, torch._ops.OpOverload):
             return node
-        node = node.args[0]  # type: ignore[assignment]
+        if not is_view(source.target) or not isinstance(source.args[0], FxNode):
+            return node
+        node = source.args[0]
     return node
 
 

@@ -202,7 +202,7 @@ class Emitter:
         names = dict(self.symbol_names)
         for symbol, value in indirect:
             names[symbol] = f"{self.index_type}({self.value(value)})"
-        return IndexPrinter(self.ranges, names, self.signature.size)(expr)
+        return IndexPrinter(self.ranges, names, self.signature.size, self.index_type)(expr)
 
     def _emit_masked(self, node: ir.Masked, home: Scope) -> str:
         mask = self._lookup(node.mask)

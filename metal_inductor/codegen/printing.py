@@ -14,10 +14,17 @@ class IndexPrinter:
     """Prints index expressions. `size_slot(expr)` names a value that only the host can compute (an expression of
     sizes); `names` are C names of symbols."""
 
-    def __init__(self, ranges: Ranges, names: dict[sympy.Symbol, str], size_slot: Callable[[sympy.Expr], str]) -> None:
+    def __init__(
+        self,
+        ranges: Ranges,
+        names: dict[sympy.Symbol, str],
+        size_slot: Callable[[sympy.Expr], str],
+        index_type: str,
+    ) -> None:
         self.ranges = ranges
         self.names = names
         self.size_slot = size_slot
+        self.index_type = index_type
 
     def __call__(self, expr: sympy.Expr) -> str:
         expr = sympy.sympify(expr)
@@ -54,7 +61,11 @@ class IndexPrinter:
         base, divisor = expr.args
         if is_nonnegative(base, self.ranges):
             return f"({self(base)} / {self(divisor)})"
-        return f"index_floor_div({self(base)}, {self(divisor)})"
+        return self._call("index_floor_div", base, divisor)
+
+    def _call(self, function: str, *args: sympy.Expr) -> str:
+        """A helper function, its arguments in the kernel's index type: a literal alone is an int."""
+        return f"{function}({', '.join(f'{self.index_type}({self(arg)})' for arg in args)})"
 
     def _print_CeilDiv(self, expr: CeilDiv) -> str:
         base, divisor = expr.args
@@ -63,15 +74,15 @@ class IndexPrinter:
     def _print_ModularIndexing(self, expr: ModularIndexing) -> str:
         base, divisor, modulus = expr.args
         if not is_nonnegative(base, self.ranges):
-            return f"index_floor_mod({self(FloorDiv(base, divisor))}, {self(modulus)})"
+            return self._call("index_floor_mod", FloorDiv(base, divisor), modulus)
         quotient = self(base) if divisor == 1 else f"({self(base)} / {self(divisor)})"
         if divisor != 1 and divisor.is_Integer and int(divisor) % 65536 == 0:
             # Metal's compiler gets (x / 65536) % n wrong where it fuses the two (pytorch PR 175481).
-            return f"index_safe_mod({quotient}, {self(modulus)})"
+            return f"index_safe_mod({self.index_type}({quotient}), {self.index_type}({self(modulus)}))"
         return f"({quotient} % {self(modulus)})"
 
     def _print_Mod(self, expr: sympy.Expr) -> str:
-        return f"index_floor_mod({self(expr.args[0])}, {self(expr.args[1])})"
+        return self._call("index_floor_mod", *expr.args)
 
     _print_PythonMod = _print_Mod
 
@@ -81,7 +92,7 @@ class IndexPrinter:
     def _fold(self, expr: sympy.Expr, function: str) -> str:
         text = self(expr.args[0])
         for arg in expr.args[1:]:
-            text = f"{function}({text}, {self(arg)})"
+            text = f"{function}({self.index_type}({text}), {self.index_type}({self(arg)}))"
         return text
 
     def _print_Max(self, expr: sympy.Expr) -> str:

@@ -37,6 +37,7 @@ class TemplateBuilder:
     def _emitter(self, names: dict[sympy.Symbol, str]) -> Emitter:
         emitter = Emitter(self.signature, self.ranges, self.index_type)
         emitter.symbol_names = names
+        emitter.inner_buffers = {self.head.buffer, *(placed.node.buffer for placed in self.kernel.nodes)}
         return emitter
 
     def _epilogue(self, emitter: Emitter) -> list[str]:

@@ -21,6 +21,9 @@ from metal_inductor.runtime.sizes import Sizes
 # Distinct sets of sizes whose arena layout is remembered: a chat sees a few prompt lengths, not thousands.
 MAX_LAYOUTS = 64
 
+# sympy counts symbols among its Booleans; only these are truth values.
+TRUTHS = (sympy.logic.boolalg.BooleanAtom, sympy.logic.boolalg.BooleanFunction, sympy.core.relational.Relational)
+
 
 class Executor:
     """The compiled graph as a callable: takes the graph's inputs as a list, returns its outputs as a list.
@@ -198,7 +201,7 @@ class Instance:
         """Symbols that no scalar input carries are read off the inputs' shapes."""
         for name, tensor in self.tensors.items():
             buffer = self.executor.buffers.get(name)
-            if buffer is None or buffer.kind != "input":
+            if buffer is None or buffer.kind != "input" or tensor is None:
                 continue
             for size, actual in zip(buffer.shape + buffer.stride, (*tensor.shape, *tensor.stride())):
                 if size.is_Symbol and size.name not in self.sizes.values:
@@ -299,7 +302,7 @@ class Instance:
             return self.tensors[item.buffer]
         if isinstance(item, sympy.Basic):
             value = self.sizes.evaluate(item)
-            return bool(value) if isinstance(item, (sympy.logic.boolalg.Boolean,)) else value
+            return bool(value) if isinstance(item, TRUTHS) else value
         if isinstance(item, (list, tuple)):
             return type(item)(self._resolve(element) for element in item)
         if isinstance(item, dict):
