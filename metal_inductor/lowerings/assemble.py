@@ -126,6 +126,27 @@ def constant_pad_nd(graph: GraphLowering, value: TensorValue, pad: Sequence[Any]
     return TensorValue(shape, value.dtype, ir.masked(all_of(*conditions), body, ew.number(fill, value.dtype)))
 
 
+@lower(*(getattr(aten, f"replication_pad{rank}d_backward").default for rank in (1, 2, 3)))
+def replication_pad_backward(
+    graph: GraphLowering, grad: TensorValue, value: TensorValue, padding: Sequence[Any]
+) -> TensorValue:
+    """Every gradient in the padding belongs to the edge that was repeated there."""
+    lead = value.rank - len(padding) // 2
+    zeros, padded = graph.full(value.shape, 0, value.dtype), range(lead, value.rank)
+
+    def place(grad: TensorValue) -> Placement:
+        symbols = ir.index_symbols(grad.rank)
+        edges = {dim: within(symbols[dim] - padding[2 * (grad.rank - 1 - dim)], value.shape[dim]) for dim in padded}
+        return Placement(grad.shape, symbols, grad.body, edges)
+
+    return scatter_into(graph, zeros, [grad], place, "atomic_add")
+
+
+def within(index: Any, size: Any) -> ir.Expr:
+    """`index` moved to the nearest of 0 ... size - 1."""
+    return ew.minimum(ew.maximum(ir.index_value(index), ir.index_value(0)), ir.index_value(size - 1))
+
+
 # ---------------------------------------------------------------------------------------------- writes into a part
 
 

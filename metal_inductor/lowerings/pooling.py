@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import FloorDiv
 from metal_inductor import ir
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
-from metal_inductor.lowerings.common import all_of, convert, index_within, to_float32
+from metal_inductor.lowerings.common import all_of, convert, index_less, index_within, to_float32
 from metal_inductor.lowerings.gather_scatter import Placement, scatter_into
 from metal_inductor.lowerings.registry import Unsupported, lower
 
@@ -217,19 +217,27 @@ def adaptive_avg_pool3d(graph: GraphLowering, value: TensorValue, output_size: A
 
 @lower(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
 def adaptive_avg_pool_backward(graph: GraphLowering, grad: TensorValue, value: TensorValue) -> TensorValue:
-    """Windows of one size: each gradient is spread over its own."""
-    factors = []
-    for size, outputs in zip(value.shape, grad.shape):
-        if size.is_Integer and outputs.is_Integer and outputs > 0 and size % outputs == 0:
-            factors.append(size // outputs)
-        elif size == outputs:
-            factors.append(sympy.Integer(1))
-        else:
-            raise Unsupported("the gradient of adaptive pooling with overlapping windows")
-    share = ir.product(factors)
-    spread = graph.view_as(grad, value.shape, lambda *i: [FloorDiv(s, f) for s, f in zip(i, factors)])
-    body = ew.div(ew.convert(spread.body, torch.float32), ir.index_value(share, torch.float32))
-    return convert(TensorValue(value.shape, torch.float32, body), graph.result_dtype())
+    """Each input position adds up its share of the windows that hold it: those from floor(i * n / size) to
+    ceil((i + 1) * n / size) - 1."""
+    rank = 2 if graph.node.target is aten._adaptive_avg_pool2d_backward.default else 3
+    lead = value.rank - rank
+    inputs, outputs = value.shape[lead:], grad.shape[lead:]
+    if not all(size.is_Integer for size in (*inputs, *outputs)):
+        raise Unsupported("adaptive pooling with sizes that change between calls")
+    symbols = ir.index_symbols(value.rank + rank)
+    places, conditions, shares, counts = [], [], [], []
+    for k, (size, windows_) in enumerate(zip(inputs, outputs)):
+        at = FloorDiv(symbols[lead + k] * windows_, size) + symbols[value.rank + k]
+        places.append(at)
+        conditions.append(index_less(at, FloorDiv((symbols[lead + k] + 1) * windows_ + size - 1, size)))
+        shares.append(FloorDiv((at + 1) * size + windows_ - 1, windows_) - FloorDiv(at * size, windows_))
+        counts.append(widest(int(windows_), int(size)))
+    share = ir.index_value(ir.product(shares), torch.float32)
+    body = ew.div(to_float32(grad).at([*symbols[:lead], *places]), share)
+    zero = ir.constant(0.0, torch.float32)
+    parts = TensorValue((*value.shape, *counts), torch.float32, ir.masked(all_of(*conditions), body, zero))
+    total = graph.reduce("sum", parts, range(value.rank, parts.rank), False, torch.float32)
+    return convert(total, graph.result_dtype())
 
 
 # ---------------------------------------------------------------------------------------------- maxima

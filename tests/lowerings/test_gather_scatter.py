@@ -251,6 +251,13 @@ def test_padding_modes_and_dtypes() -> None:
         check(lambda x: pad(x, (1, 2, 0, 1)), torch.ones(2, 3).to(dtype))
 
 
+def test_gradients_of_padding() -> None:
+    x = noise(2, 3, 4, 5).requires_grad_()
+    pad = torch.nn.functional.pad
+    gradients(lambda x: [pad(x, (2, 1, 1, 3), mode) for mode in ("replicate", "reflect", "circular")], x)
+    gradients(lambda x: (pad(x, (2, 1, 0, 3, 1, 1), "replicate"), pad(x[0], (-1, 2), "replicate")), x)
+
+
 def test_parts_are_overwritten() -> None:
     x = noise(6, 7)
 

@@ -63,7 +63,8 @@ def test_other_average_pools() -> None:
 
 def test_gradients_of_adaptive_pools() -> None:
     x = noise(2, 3, 8, 6).requires_grad_()
-    gradients(lambda x: (F.adaptive_avg_pool2d(x, (4, 3)), F.adaptive_avg_pool2d(x, 1)), x)
+    gradients(lambda x: [F.adaptive_avg_pool2d(x, sizes) for sizes in ((4, 3), (1, 1), (5, 4), (9, 7))], x)
+    gradients(lambda x: F.adaptive_avg_pool3d(x, (2, 3, 4)), x)
 
 
 def test_channels_last_inputs_keep_their_layout() -> None:
