@@ -13,12 +13,13 @@ from metal_inductor import config, decompositions, torch_compat
 from metal_inductor.codegen import build_sources, library
 from metal_inductor.dump import Stages
 from metal_inductor.ir import ExternNode, StridedView
+from metal_inductor.library import load_library
 from metal_inductor.lower import GraphLowering
 from metal_inductor.passes.in_place import mark_in_place
 from metal_inductor.passes.keep_attention import keep_attention
 from metal_inductor.plan import make_plan
 from metal_inductor.report import GraphReport, describe_steps, publish
-from metal_inductor.runtime.device import Device, device_for
+from metal_inductor.runtime.device import device_for
 from metal_inductor.runtime.executor import Executor
 from metal_inductor.schedule import schedule
 
@@ -49,7 +50,9 @@ def backend(
     )
 
 
-def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], *, kind: str, options: config.Options) -> Callable[..., Any]:
+def compile_graph(
+    gm: GraphModule, example_inputs: Sequence[Any], *, kind: str, options: config.Options
+) -> Callable[..., Any]:
     """One functional ATen graph as a callable that takes its inputs as a list."""
     report = GraphReport(f"graph{next(_serial)}", kind)
     stages = Stages(report, options.dump_dir)
@@ -75,13 +78,10 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], *, kind: str, 
         plan = make_plan(steps, graph.buffers, graph.input_symbols(), options.commit_every)
 
     with stages.run("compile", lambda: ""):
-        compiled = load_library(device, sources, report)
+        compiled = load_library(device, sources, report, options.dump_dir)
 
     describe_steps(report, plan)
-    executor = Executor(
-        plan, graph.buffers, graph.inputs, graph.outputs, graph.constants, device, compiled, options.commit_every, report,
-        frozenset(graph.negated_inputs),
-    )  # fmt: skip
+    executor = Executor(plan, graph, device, compiled, options.commit_every, report)
     publish(report)
     return boxed(executor)
 
@@ -95,17 +95,6 @@ def boxed(executor: Executor) -> Callable[[list[Any]], list[Any]]:
     call._boxed_call = True  # type: ignore[attr-defined]
     call.executor = executor  # type: ignore[attr-defined]
     return call
-
-
-def load_library(device: Device, sources: Sequence[Any], report: GraphReport) -> Any:
-    """The Metal library with every distinct kernel of the graph, through the kernel cache."""
-    if not sources:
-        return None
-    distinct = len({source.name for source in sources})
-    compiled, built = device.load(library(sources))
-    report.distinct_kernels = distinct
-    report.kernels_compiled, report.kernels_reused = (distinct, 0) if built else (0, distinct)
-    return compiled
 
 
 def reset() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,20 @@ if TYPE_CHECKING:
     from metal_inductor.lower import GraphLowering
 
 # Matrix products with many rows and convolutions are the vendor's by design; the strict option lets them through.
-VENDOR_OPS = frozenset({"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.convolution", "aten.convolution_backward"})  # fmt: skip
+VENDOR_OPS = frozenset(
+    {"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.convolution", "aten.convolution_backward"}
+)
+
+
+log = logging.getLogger(__name__)
+_warned: set[str] = set()
+
+
+def warn_once(name: str, reason: str) -> None:
+    """Says once a process that an op runs as an ATen call; those of the vendor are by design."""
+    if name not in VENDOR_OPS and name not in _warned:
+        _warned.add(name)
+        log.warning("%s runs as an ATen call: %s", name, reason)
 
 
 class FallbackError(RuntimeError):
@@ -55,12 +69,11 @@ class ExternLowering:
         if self.graph.fallback == "error" and name not in VENDOR_OPS:
             where = source_line(node)
             raise FallbackError(f"{name} would run as an ATen call: {reason}" + (f"\n  at {where}" if where else ""))
+        warn_once(name, reason)
         args = torch.fx.node.map_aggregate(node.args, self._argument)
         kwargs = torch.fx.node.map_aggregate(node.kwargs, self._argument)
         mutated = self._mutated_buffers(node, args, kwargs)
-        extern = ExternNode(
-            self.graph.new_name("op"), node, node.target, args, kwargs, reason=reason, mutated=mutated
-        )
+        extern = ExternNode(self.graph.new_name("op"), node, node.target, args, kwargs, reason=reason, mutated=mutated)
         for name in mutated:
             self.graph.realize_readers(name)
         fake = node.meta.get("val")

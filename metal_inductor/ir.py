@@ -1,7 +1,7 @@
 """Tensor IR: hash-consed scalar expressions, the tensor values made of them, and the nodes that the scheduler orders.
 
-A `TensorValue` says how to compute any one element of a tensor: a scalar expression over the index symbols `i0, i1, ...`
-(one a dimension). A view is a substitution of those symbols, so it costs nothing. A value becomes memory when it is
+A `TensorValue` says how to compute any one element of a tensor: a scalar expression over the index symbols `i0`, `i1`,
+... (one a dimension). A view is a substitution of those symbols, so it costs nothing. A value becomes memory when it is
 *realized*: a `ComputeNode` that writes a `Buffer`.
 """
 
@@ -109,7 +109,7 @@ class Index(Expr):
 
 
 class Load(Expr):
-    """`buffer[index]`, index in elements. `indirect` pairs each data-dependent symbol of `index` with its expression."""
+    """`buffer[index]`, index in elements. `indirect` pairs the data-dependent symbols of `index` with expressions."""
 
     __slots__ = ("buffer", "index", "indirect")
     fields = ("buffer", "index", "indirect")

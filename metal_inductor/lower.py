@@ -85,9 +85,7 @@ class GraphLowering:
 
     # ------------------------------------------------------------------ views: substitutions
 
-    def view_as(
-        self, value: TensorValue, shape: Sequence[Any], index: Callable[..., Sequence[Any]]
-    ) -> TensorValue:
+    def view_as(self, value: TensorValue, shape: Sequence[Any], index: Callable[..., Sequence[Any]]) -> TensorValue:
         """A view of `shape`: `index(*target indices)` gives the index of `value` for each element."""
         shape = whole_sizes(shape)
         ranges = dict(zip(ir.index_symbols(len(shape)), shape))
@@ -148,7 +146,9 @@ class GraphLowering:
                 return value
         buffer = self.new_buffer(value.shape, value.dtype, stride)
         indices = ir.index_symbols(value.rank)
-        self.add(ComputeNode(self.new_name("op"), self.node, buffer.name, value.shape, buffer.index(indices), value.body))
+        self.add(
+            ComputeNode(self.new_name("op"), self.node, buffer.name, value.shape, buffer.index(indices), value.body)
+        )
         return buffer.value()
 
     def whole_buffer(self, value: TensorValue) -> Buffer | None:
@@ -165,7 +165,7 @@ class GraphLowering:
         if not isinstance(body, ir.Load) or body.indirect or self.buffers[body.buffer].dtype != value.dtype:
             return None
         strides, offset = [], sympy.expand(body.index)
-        for symbol, size in zip(ir.index_symbols(value.rank), value.shape):
+        for symbol in ir.index_symbols(value.rank):
             step = offset.coeff(symbol) if offset.is_Add or offset.is_Mul or offset.is_Symbol else sympy.Integer(0)
             offset = sympy.expand(offset - step * symbol)
             if step.free_symbols & set(ir.index_symbols(value.rank)) or (step.is_negative is True):
@@ -259,9 +259,7 @@ class GraphLowering:
     ) -> TensorValue:
         """A kernel with a template of its own, writing a contiguous buffer of `shape`."""
         buffer = self.new_buffer(shape, dtype)
-        self.add(
-            ir.TemplateNode(self.new_name("op"), self.node, name, buffer.name, buffer.shape, operands, parameters)
-        )
+        self.add(ir.TemplateNode(self.new_name("op"), self.node, name, buffer.name, buffer.shape, operands, parameters))
         return buffer.value()
 
     def realize_readers(self, buffer: str) -> None:
@@ -405,6 +403,7 @@ class GraphLowering:
                 self.outputs.append(argument)
                 continue
             value = self.env[argument]
+            self.node = argument  # where the kernel that writes it comes from
             self.outputs.append(
                 self._output_view(argument, value, claimed) if isinstance(value, TensorValue) else value
             )
@@ -426,8 +425,8 @@ class GraphLowering:
                 if not shared_input:
                     buffer.kind = "output"
                 return view
-        # Exactly eager's strides, dense or not: the backward graph and the caller were compiled for them. Where elements
-        # overlap in memory, eager's output is a view too, and what is written there twice is the same value.
+        # Exactly eager's strides, dense or not: the backward graph and the caller were compiled for them. Where
+        # elements overlap in memory, eager's output is a view too, and what is written there twice is the same value.
         stride = tuple(size_expr(step) for step in fake.stride())
         written = self.whole_buffer(self.realize(value, stride, force=True))
         assert written is not None

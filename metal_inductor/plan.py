@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
-import torch
 
-from metal_inductor import ir
 from metal_inductor.codegen.kernel import KernelSource
 from metal_inductor.ir import Buffer, ExternNode
 from metal_inductor.schedule import memory_of
@@ -29,15 +27,15 @@ class Interval:
 
 @dataclass
 class Plan:
-    """`steps` in order; `arena` are the intermediates that share one block of memory; `dies_after[k]` lists what an ATen
-    call allocated and no step after `k` reads; `cuts` are the (begin, end) dispatch ranges of the command buffers that
-    are committed before step index `end_step`."""
+    """`steps` in order; `arena` are the intermediates that share one block of memory; `late[k]` are buffers to allocate
+    before step `k`, their size being known only then; `dies_after[k]` lists what no step after `k` reads and the arena
+    does not hold; `segments` are the maximal runs of dispatches."""
 
     steps: list[KernelSource | ExternNode]
     arena: list[Interval]
-    late: dict[int, list[str]]  # step -> buffers to allocate then, their size being known only then
+    late: dict[int, list[str]]
     dies_after: dict[int, list[str]]
-    segments: list[tuple[int, int]]  # maximal runs of dispatches: step ranges
+    segments: list[tuple[int, int]]
     command_buffers: int
     symbols: set[sympy.Symbol] = field(default_factory=set)
 
@@ -71,9 +69,19 @@ def make_plan(
         else:
             arena.append(Interval(name, size, begin, last[name]))
     for name, buffer in buffers.items():
-        if buffer.kind == "output" and name in first and name not in extern_made and byte_size(buffer).free_symbols - known:
+        if (
+            buffer.kind == "output"
+            and name in first
+            and name not in extern_made
+            and byte_size(buffer).free_symbols - known
+        ):
             late.setdefault(first[name], []).append(name)
-    symbols = {symbol for buffer in buffers.values() for size in (*buffer.shape, *buffer.stride) for symbol in size.free_symbols}
+    symbols = {
+        symbol
+        for buffer in buffers.values()
+        for size in (*buffer.shape, *buffer.stride)
+        for symbol in size.free_symbols
+    }
     segments = dispatch_segments(steps)
     count = sum(len(command_buffer_cuts(end - begin, commit_every)) for begin, end in segments)
     return Plan(list(steps), arena, late, dies, segments, count, symbols | known)
@@ -141,6 +149,3 @@ def align(size: int) -> int:
 
 def storage_numel(buffer: Buffer, evaluate: Callable[[Any], int]) -> int:
     return evaluate(byte_size(buffer)) // buffer.dtype.itemsize
-
-
-__all__ = ["Interval", "Plan", "arena_layout", "byte_size", "command_buffer_cuts", "ir", "make_plan", "torch"]

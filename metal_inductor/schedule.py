@@ -78,7 +78,9 @@ class Schedule:
     declined: list[tuple[str, str, str]]
 
 
-def schedule(nodes: Sequence[Node], buffers: dict[str, Buffer], outputs: Iterable[str], fusion: bool = True) -> Schedule:
+def schedule(
+    nodes: Sequence[Node], buffers: dict[str, Buffer], outputs: Iterable[str], fusion: bool = True
+) -> Schedule:
     """Live nodes as fused kernels. `outputs` are the buffers that the caller gets."""
     live = drop_dead(nodes, buffers, outputs)
     scheduler = Scheduler(buffers, fusion)
@@ -114,7 +116,9 @@ def _has_effect(node: Node) -> bool:
     tags = getattr(node.target, "tags", ())
     seeded = any(str(tag).endswith("nondeterministic_seeded") for tag in tags)
     higher_order = isinstance(node.target, torch._ops.HigherOrderOperator)
-    return seeded or higher_order or bool(node.mutated) or not node.outputs or all(name is None for name in node.outputs)
+    return (
+        seeded or higher_order or bool(node.mutated) or not node.outputs or all(name is None for name in node.outputs)
+    )
 
 
 class Scheduler:

@@ -346,7 +346,9 @@ class KernelBuilder:
         kind = member.node.reduction
         source = ops.register_type(member.body.dtype)
         is_arg = kind in ("argmax", "argmin")
-        accumulator = source if is_arg or kind in ("max", "min") else ops.register_type(self.buffers[member.node.buffer].dtype)
+        accumulator = (
+            source if is_arg or kind in ("max", "min") else ops.register_type(self.buffers[member.node.buffer].dtype)
+        )
         return {
             "name": member.accumulator,
             "kind": kind,

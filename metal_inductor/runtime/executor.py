@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sympy
@@ -12,11 +12,14 @@ import torch
 
 from metal_inductor.codegen.kernel import KernelSource
 from metal_inductor.extern import tensor_view
-from metal_inductor.ir import Buffer, ExternNode, OpaqueValue, StridedView
+from metal_inductor.ir import ExternNode, OpaqueValue, StridedView
 from metal_inductor.plan import Plan, arena_layout, command_buffer_cuts, storage_numel
 from metal_inductor.report import GraphReport
 from metal_inductor.runtime.device import Device
 from metal_inductor.runtime.sizes import Sizes
+
+if TYPE_CHECKING:
+    from metal_inductor.lower import GraphLowering
 
 # Distinct sets of sizes whose arena layout is remembered: a chat sees a few prompt lengths, not thousands.
 MAX_LAYOUTS = 64
@@ -28,33 +31,29 @@ TRUTHS = (sympy.logic.boolalg.BooleanAtom, sympy.logic.boolalg.BooleanFunction, 
 class Executor:
     """The compiled graph as a callable: takes the graph's inputs as a list, returns its outputs as a list.
 
-    Reentrant: each running call owns an `Instance` (arena, pointers, dispatch list) from a pool; concurrent calls, calls
-    within a call and calls after a fork get instances of their own.
+    Reentrant: each running call owns an `Instance` (arena, pointers, dispatch list) from a pool; concurrent calls,
+    calls within a call and calls after a fork get instances of their own.
     """
 
     def __init__(
         self,
         plan: Plan,
-        buffers: dict[str, Buffer],
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        constants: dict[str, torch.Tensor],
+        graph: GraphLowering,
         device: Device,
         library: Any,
         commit_every: int,
         report: GraphReport,
-        negated_inputs: frozenset[str] = frozenset(),
     ) -> None:
         self.plan = plan
-        self.buffers = buffers
-        self.inputs = list(inputs)
-        self.outputs = list(outputs)
-        self.constants = constants
+        self.buffers = graph.buffers
+        self.inputs = list(graph.inputs)
+        self.outputs = list(graph.outputs)
+        self.constants = graph.constants
+        self.negated_inputs = frozenset(graph.negated_inputs)
         self.device = device
         self.library = library
         self.commit_every = commit_every
         self.report = report
-        self.negated_inputs = negated_inputs
         self.dispatches = [step for step in plan.steps if isinstance(step, KernelSource)]
         self.slots = self._assign_slots()
         self.static = not plan.symbols
@@ -62,7 +61,7 @@ class Executor:
         made = {name for step in plan.steps if isinstance(step, ExternNode) for name in step.outputs}
         late = {name for names in plan.late.values() for name in names}
         self.fresh_outputs = [
-            name for name in self.slots if buffers[name].kind == "output" and name not in made and name not in late
+            name for name in self.slots if self.buffers[name].kind == "output" and name not in made and name not in late
         ]
         self._idle: list[Instance] = []
         self._layouts: dict[tuple, tuple[dict[str, int], int, int]] = {}
@@ -319,7 +318,8 @@ class Instance:
         self._graveyard.clear()
         if self.executor.checks_indices and int(self.errors):
             self.errors.zero_()
-            raise IndexError(f"index out of range: a data-dependent index is out of bounds in graph {self.executor.report.name}")
+            graph = self.executor.report.name
+            raise IndexError(f"index out of range: a data-dependent index is out of bounds in {graph}")
 
     def _output(self, item: Any) -> Any:
         if isinstance(item, StridedView):
@@ -348,4 +348,3 @@ class Instance:
         self.tensors = dict(self.constant_tensors)
         if not self.executor.static:
             self.sizes = Sizes()
-
