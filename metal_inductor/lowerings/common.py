@@ -120,6 +120,15 @@ def convert(value: TensorValue, dtype: torch.dtype) -> TensorValue:
     return TensorValue(value.shape, dtype, ew.convert(value.body, dtype))
 
 
+def neutral(kind: str, dtype: torch.dtype) -> Any:
+    """The number that leaves a sum, prod, max, min or any of `dtype` unchanged."""
+    if kind in ("sum", "prod", "any") or dtype == torch.bool:
+        return kind in ("prod", "min")
+    if dtype.is_floating_point:
+        return float("-inf" if kind == "max" else "inf")
+    return torch.iinfo(dtype).min if kind == "max" else torch.iinfo(dtype).max
+
+
 def to_float32(value: TensorValue) -> TensorValue:
     return convert(value, torch.float32)
 

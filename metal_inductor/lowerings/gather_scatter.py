@@ -25,6 +25,7 @@ from metal_inductor.lowerings.common import (
     convert,
     index_less,
     indirect,
+    neutral,
     overloads,
     read_at,
     wrap_dim,
@@ -192,10 +193,6 @@ def _write(graph: GraphLowering, base: TensorValue, sources: Any, place: Any, mo
     )
 
 
-def restored(graph: GraphLowering, value: TensorValue, shape: Sequence[Any]) -> TensorValue:
-    return graph.reshape(value, shape)
-
-
 # ---------------------------------------------------------------------------------------------- index_put
 
 
@@ -266,7 +263,7 @@ def scatter_along(
         written = body(source[0].body if source else None)
         return Placement(index.shape, ir.index_symbols(index.rank), written, {dim: index.body})
 
-    return restored(graph, scatter_into(graph, base, sources, place, mode), shape)
+    return graph.reshape(scatter_into(graph, base, sources, place, mode), shape)
 
 
 def filled(value: Any, dtype: torch.dtype) -> Callable[[Expr | None], Expr]:
@@ -338,31 +335,10 @@ def scatter_reduce(
 MAX_COLLECTED = 256
 
 
-@dataclass(frozen=True)
-class Collecting:
-    """A reduction, the value that leaves it unchanged, and how its result joins the element of the base."""
-
-    reduction: str
-    identity: Callable[[torch.dtype], Any]
-    join: Callable[[Expr, Expr], Expr]
-
-
-def _bound(lowest: bool) -> Callable[[torch.dtype], Any]:
-    def bound(dtype: torch.dtype) -> Any:
-        if dtype.is_floating_point:
-            return float("-inf" if lowest else "inf")
-        info = torch.iinfo(dtype)
-        return info.min if lowest else info.max
-
-    return bound
-
-
+# reduce -> (the reduction, how its result joins the element of the base)
 COLLECTING = {
-    "sum": Collecting("sum", lambda dtype: 0, ew.add),
-    "prod": Collecting("prod", lambda dtype: 1, ew.mul),
-    "amax": Collecting("max", _bound(True), ew.maximum),
-    "amin": Collecting("min", _bound(False), ew.minimum),
-}
+    "sum": ("sum", ew.add), "prod": ("prod", ew.mul), "amax": ("max", ew.maximum), "amin": ("min", ew.minimum),
+}  # fmt: skip
 
 
 def collected(
@@ -375,12 +351,13 @@ def collected(
     include_self: bool = True,
 ) -> TensorValue:
     """`scatter_reduce` of a few indices as a reduction over them."""
-    rule, shape = COLLECTING.get(reduce), base.shape
+    shape = base.shape
     base, index, src = (at_least_1d(graph, value) for value in (base, index, src))
     dim = wrap_dim(dim, base.rank)
     count = index.shape[dim]
-    if rule is None or base.dtype == torch.bool or not count.is_Integer or not 0 < count <= MAX_COLLECTED:
+    if reduce not in COLLECTING or base.dtype == torch.bool or not count.is_Integer or not 0 < count <= MAX_COLLECTED:
         raise Unsupported(f"Metal has no atomic {reduce} for {base.dtype}, and there are {count} indices")
+    kind, join = COLLECTING[reduce]
     symbols = ir.index_symbols(base.rank + 1)
     source = [symbols[-1] if k == dim else s for k, s in enumerate(symbols[:-1])]
     partial = [k for k in range(base.rank) if k != dim and index.shape[k] != base.shape[k]]
@@ -388,12 +365,12 @@ def collected(
     mine = ew.eq(checked(index.at(source), base.shape[dim]), ir.index_value(symbols[dim]))
     sizes = (*base.shape, count)
     hit = ir.masked(covered, mine, ir.constant(False, torch.bool))
-    value = ir.masked(hit, src.at(source), ew.number(rule.identity(base.dtype), base.dtype))
-    found = graph.reduce(rule.reduction, TensorValue(sizes, base.dtype, value), [base.rank], False, base.dtype)
+    value = ir.masked(hit, src.at(source), ew.number(neutral(kind, base.dtype), base.dtype))
+    found = graph.reduce(kind, TensorValue(sizes, base.dtype, value), [base.rank], False, base.dtype)
     if not include_self:
         any_hit = graph.reduce("any", TensorValue(sizes, torch.bool, hit), [base.rank], False, torch.bool)
         return graph.reshape(combine(graph, ew.where, any_hit, found, base), shape)
-    return graph.reshape(combine(graph, rule.join, base, found), shape)
+    return graph.reshape(combine(graph, join, base, found), shape)
 
 
 # ---------------------------------------------------------------------------------------------- index_copy and kin
@@ -420,7 +397,7 @@ def along_rows(
         row = wrapped(row, base.shape[dim]) if negative else row
         return Placement(source.shape, symbols, body(source.body), {dim: row})
 
-    return restored(graph, scatter_into(graph, base, [index, source], place, mode), shape)
+    return graph.reshape(scatter_into(graph, base, [index, source], place, mode), shape)
 
 
 @lower(aten.index_copy.default)

@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv
 
 from metal_inductor import ir
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
-from metal_inductor.lowerings.common import combine, convert, overloads, to_float32, wrap_dim, wrap_dims
+from metal_inductor.lowerings.common import (
+    combine,
+    convert,
+    index_less,
+    neutral,
+    overloads,
+    to_float32,
+    wrap_dim,
+    wrap_dims,
+)
 from metal_inductor.lowerings.registry import Unsupported, lower
 
 if TYPE_CHECKING:
@@ -40,30 +50,48 @@ def quotient(value: TensorValue, count: Any) -> TensorValue:
 
 # A reduction of a whole tensor is one row: past this length it is cut into rows of its own, so that more than one
 # threadgroup works on it and no accumulator adds up so many terms that its rounding errors show.
-LONG_REDUCTION = 1 << 14
+LONG_REDUCTION = 1 << 12
+# Rows of a one-dimensional tensor whose length is known only when the graph is called: a few for every GPU core.
+CHANGING_ROWS = 256
 
 
-def row_length(count: Any) -> int | None:
-    """The length of rows into which `count` elements are cut: the divisor nearest to the square root, or None where
-    there is none of a useful size."""
-    if not sympy.sympify(count).is_Integer or count < LONG_REDUCTION:
+def cut_into_rows(graph: GraphLowering, kind: str, value: TensorValue) -> TensorValue | None:
+    """`value` with rows worth a reduction of their own as its last dimension: about the square root of its length
+    where that divides it; None for what should stay whole. A length that changes between calls counts as long."""
+    count = value.numel
+    if not count.is_Integer:
+        value = graph.reshape(value, [size for size in value.shape if size != 1])
+        return value if value.rank > 1 else padded_rows(value, kind, CHANGING_ROWS)
+    if count < LONG_REDUCTION:
         return None
     count, root = int(count), math.isqrt(int(count))
-    near = next((k for k in range(root, root // 16, -1) if count % k == 0), None)
-    return None if near is None else count // near
+    rows = next((k for k in range(root, root // 16, -1) if count % k == 0), None)
+    if rows is None:
+        return padded_rows(graph.reshape(value, [count]), kind, root)
+    return graph.reshape(value, [rows, count // rows])
+
+
+def padded_rows(value: TensorValue, kind: str, rows: int) -> TensorValue:
+    """One dimension as `rows` rows, filled up at the end with what leaves the reduction unchanged."""
+    length = FloorDiv(value.numel + rows - 1, rows)
+    row, column = ir.index_symbols(2)
+    place = row * length + column
+    filler = ew.number(neutral(kind, value.dtype), value.dtype)
+    body = ir.masked(index_less(place, value.numel), value.at([place]), filler)
+    return TensorValue((sympy.Integer(rows), length), value.dtype, body)
 
 
 def reduced(
     graph: GraphLowering, kind: str, value: TensorValue, dims: Sequence[int], keepdim: bool, dtype: torch.dtype
 ) -> TensorValue:
     """`graph.reduce`, in two steps where the whole of a large tensor is reduced."""
-    length = row_length(value.numel) if len(dims) == value.rank else None
-    if length is None:
+    rows = cut_into_rows(graph, kind, value) if len(dims) == value.rank else None
+    if rows is None:
         return graph.reduce(kind, value, dims, keepdim, dtype)
-    rows = graph.reshape(value, [value.numel / length, length])
     wide = torch.float32 if dtype.is_floating_point and kind in ("sum", "prod") else dtype
-    partial = graph.reduce(kind, rows, [1], False, wide)
-    return graph.reshape(graph.reduce(kind, partial, [0], False, dtype), [1] * (value.rank if keepdim else 0))
+    partial = graph.reduce(kind, rows, [rows.rank - 1], False, wide)
+    total = graph.reduce(kind, partial, range(partial.rank), False, dtype)
+    return graph.reshape(total, [1] * (value.rank if keepdim else 0))
 
 
 # ---------------------------------------------------------------------------------------------- sums and products

@@ -77,8 +77,8 @@ def test_large_integers_are_summed_exactly() -> None:
 
 
 def test_whole_tensors_are_summed_in_several_rows() -> None:
-    """As exact as eager whatever the length: 100003 is prime, the others are cut into rows."""
-    for length in (100003, 1 << 18, 3 * 5**8):
+    """As exact as eager whatever the length: 100003 is prime, and from the second on the length is an argument."""
+    for length in (100003, 1 << 18, 3 * 5**8, 5):
         x = torch.rand(length, generator=torch.Generator().manual_seed(length))
         no_worse_than_eager(lambda x: (x.sum(), x.mean(), x.var(), x.norm(), x.view(-1, 1).std()), x)
     big = noise(300, 200)
@@ -155,4 +155,14 @@ def test_reductions_with_changing_sizes_need_one_graph() -> None:
     compiled = torch.compile(function, backend="metal_inductor", dynamic=True, fullgraph=True)
     for shape in ((4, 7), (9, 130), (2, 1500)):
         x = noise(*shape)
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-5, atol=1e-5)
+
+
+def test_one_dimension_of_changing_length() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(), x.amax(), x.amin(), (x > 3).any(), (x < 3).all(), (x * 0 + 1).prod(), x.long().sum(), x.mean()
+
+    compiled = torch.compile(function, backend="metal_inductor", dynamic=True, fullgraph=True)
+    for length in (3, 255, 256, 257, 10007):
+        x = noise(length)
         torch.testing.assert_close(compiled(x), function(x), rtol=1e-5, atol=1e-5)
