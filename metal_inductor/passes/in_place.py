@@ -1,7 +1,7 @@
 """After autograd: updates of a caller's tensor (a KV cache) that may write just the new elements where they lie.
 
 Functionalization turns `cache[:, :, position] = value` into an out-of-place `index_put` and a `copy_` back at the end
-of the graph. Where every reader of the old contents comes before the update, the update can write in place: the node gets
+of the graph. Where every reader of the old contents comes before the update, it can write in place: the node gets
 `meta["metal_inplace"]`, and the closing copy finds nothing left to do.
 """
 
