@@ -380,6 +380,9 @@ class GraphLowering:
         return self._settle_one(node, result, None) if isinstance(result, TensorValue) else result
 
     def _settle_one(self, node: FxNode, value: TensorValue, output: int | None) -> TensorValue:
+        fake = node.meta["val"] if output is None else node.meta["val"][output]
+        if fake is not None and fake.dtype != value.dtype:  # statistics kept in float32 where torch rounds them
+            value = TensorValue(value.shape, fake.dtype, ir.cast(value.body, fake.dtype))
         operations = loads = 0
         for expr in ir.walk(value.body):
             operations += isinstance(expr, (ir.Op, ir.Masked))

@@ -35,11 +35,12 @@ def pointwise_group(threads: Sequence[Any], device: str) -> tuple[int, int, int]
 @dataclass(frozen=True)
 class ReductionTiling:
     """`lanes` threads share a row (1, 32, or a whole threadgroup of more); a threadgroup holds `rows_per_group` rows;
-    each thread keeps `chains` independent accumulators."""
+    each thread keeps `chains` independent accumulators, emptied into block sums every `block` steps."""
 
     lanes: int
     rows_per_group: int
     chains: int
+    block: int = 64  # steps: error against float64 0.7 to 1.4 times eager's on rows of 1000 to 4000; unblocked 1.8 to 4
 
 
 # On a CPU a row is one thread: a fiber switch costs about 5 ns, an element of a vectorised loop under 1 ns. Eight
