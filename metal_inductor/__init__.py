@@ -1,4 +1,4 @@
-"""A `torch.compile` backend for Apple GPUs whose Metal kernels also run on CPUs and NVIDIA GPUs.
+"""A `torch.compile` backend for Apple GPUs whose Metal kernels also run on a CPU.
 
 `torch.compile(model, backend="metal_inductor")` needs no import of this package. Public names are loaded at first use,
 so that the import itself is cheap.

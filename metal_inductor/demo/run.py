@@ -17,7 +17,7 @@ from metal_inductor.demo.progress import Progress
 def main(arguments: argparse.Namespace) -> int:
     """Exit status 0 when the answer equals eager's, 1 when it does not or the demo cannot run."""
     try:
-        device = arguments.device or model.best_device()
+        device = arguments.device or model.available_devices()[0]
         model.check_device(device)
         request = measure.Request(arguments.prompt, device, arguments.max_new_tokens, arguments.model)
         return (_compile_only if arguments.compile_only else _answer)(request, arguments.json)
