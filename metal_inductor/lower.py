@@ -362,6 +362,8 @@ class GraphLowering:
                     continue
                 if leaf.dtype not in METAL_DTYPES:
                     raise Unsupported(f"dtype {str(leaf.dtype).removeprefix('torch.')} has no Metal type")
+                if leaf.device.type != self.device.type:
+                    raise Unsupported(f"a tensor on {leaf.device.type} in a graph on {self.device.type}")
                 if leaf.layout != torch.strided:
                     raise Unsupported(f"layout {leaf.layout}")
 

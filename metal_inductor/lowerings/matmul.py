@@ -33,6 +33,17 @@ def mm(graph: GraphLowering, a: TensorValue, b: TensorValue) -> TensorValue:
     raise Unsupported("matrix product with many rows: the vendor's by design")
 
 
+@lower(aten.bmm.default)
+def bmm(graph: GraphLowering, a: TensorValue, b: TensorValue) -> TensorValue:
+    """[B, M, K] x [B, K, N]; in a kernel only where K is 1 and the product is an outer one, as in rotary tables."""
+    if a.shape[2] != 1 or a.dtype not in FLOATS or b.dtype != a.dtype:
+        raise Unsupported("batched matrix product: the vendor's by design")
+    shape = (a.shape[0], a.shape[1], b.shape[2])
+    column = graph.view_as(a, shape, lambda i, j, k: (i, j, sympy.Integer(0)))
+    row = graph.view_as(b, shape, lambda i, j, k: (i, sympy.Integer(0), k))
+    return TensorValue(shape, a.dtype, ir.op("mul", column.body, row.body, dtype=a.dtype))
+
+
 def _transpose(graph: GraphLowering, value: TensorValue) -> TensorValue:
     return graph.view_as(value, (value.shape[1], value.shape[0]), lambda i, j: (j, i))
 

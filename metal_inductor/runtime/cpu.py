@@ -212,7 +212,7 @@ class CpuLibrary:
 
         Raises SyntaxError with the line of the user's text when it is not valid Metal.
         """
-        key = cache.key("cpu library", source, *map(os.fspath, include_dirs), _compiler_identity())
+        key = cache.key("cpu library", source, *map(os.fspath, include_dirs), compiler_identity())
         with _libraries_lock:
             library = _libraries.get(key)
         if library is None:
@@ -234,7 +234,7 @@ _libraries_lock = threading.Lock()
 
 
 @functools.cache
-def _compiler_identity() -> str:
+def compiler_identity() -> str:
     """Changes with everything that a compiled library depends on besides its text."""
     from metal_inductor.metal import clang
 

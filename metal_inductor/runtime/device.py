@@ -33,6 +33,7 @@ class Device(Protocol):
 
     kind: str
     torch_device: torch.device
+    reports_errors: bool  # whether an index error can be read after a call without making the host wait for a GPU
 
     def load(self, source: str) -> tuple[Any, bool]:
         """A Metal library through the kernel cache, and whether the compiler had to build it."""
@@ -49,6 +50,7 @@ class CpuDevice:
 
     kind = "cpu"
     torch_device = torch.device("cpu")
+    reports_errors = True
 
     def load(self, source: str) -> tuple[Any, bool]:
         from metal_inductor import cache
@@ -86,8 +88,56 @@ class CpuList:
         self._list.pointers[slot] = array.ctypes.data
 
 
+class CudaDevice:
+    """Metal text as PTX on torch's current CUDA device and stream: see `runtime/cuda.py`."""
+
+    kind = "cuda"
+    torch_device = torch.device("cuda")
+    reports_errors = False
+
+    def load(self, source: str) -> tuple[Any, bool]:
+        from metal_inductor import cache
+        from metal_inductor.runtime.cuda import CudaLibrary
+
+        before = cache.counters.compiled
+        return CudaLibrary.load(source), cache.counters.compiled > before
+
+    def new_list(self, slots: int) -> DispatchList:
+        from metal_inductor.runtime.cuda import CudaList
+
+        return CudaList(slots)
+
+    def drain(self) -> None:
+        """Nothing to do: ATen calls and the caller follow in stream order."""
+
+
+class MpsDevice:
+    """The Mac's GPU: see `runtime/mps.py`."""
+
+    kind = "mps"
+    torch_device = torch.device("mps")
+    reports_errors = False
+
+    def load(self, source: str) -> tuple[Any, bool]:
+        from metal_inductor.runtime.mps import MpsLibrary
+
+        return MpsLibrary(source), True
+
+    def new_list(self, slots: int) -> DispatchList:
+        from metal_inductor.runtime.mps import MpsList
+
+        return MpsList(slots)
+
+    def drain(self) -> None:
+        """Nothing to do: ATen calls and the caller follow in stream order."""
+
+
+DEVICES = {"cpu": CpuDevice, "cuda": CudaDevice, "mps": MpsDevice}
+
+
 def device_for(torch_device: torch.device) -> Device:
     """The runtime for tensors on `torch_device`; ValueError where there is none."""
-    if torch_device.type == "cpu":
-        return CpuDevice()
-    raise ValueError(f"metal_inductor has no runtime for device {torch_device.type!r}; valid: 'cpu'")
+    found = DEVICES.get(torch_device.type)
+    if found is None:
+        raise ValueError(f"metal_inductor has no runtime for device {torch_device.type!r}; valid: {', '.join(DEVICES)}")
+    return found()

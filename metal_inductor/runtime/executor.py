@@ -57,7 +57,7 @@ class Executor:
         self.dispatches = [step for step in plan.steps if isinstance(step, KernelSource)]
         self.slots = self._assign_slots()
         self.static = not plan.symbols
-        self.checks_indices = any(step.uses_errors for step in self.dispatches)
+        self.checks_indices = device.reports_errors and any(step.uses_errors for step in self.dispatches)
         made = {name for step in plan.steps if isinstance(step, ExternNode) for name in step.outputs}
         late = {name for names in plan.late.values() for name in names}
         self.fresh_outputs = [
@@ -130,7 +130,7 @@ class Instance:
         for step in executor.dispatches:
             slots = [executor.slots[name] for name in step.buffers]
             if step.sizes:
-                self.list.bind_host(slot, self.size_array[offset:])
+                self.list.bind_host(slot, self.size_array[offset : offset + len(step.sizes)])
                 self.size_steps.append((step, offset))
                 slots.append(slot)
                 slot, offset = slot + 1, offset + len(step.sizes)
