@@ -33,9 +33,7 @@ def _overloads(name: str) -> list[Any]:
     return [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
 
 
-def _addbmm(
-    base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
-) -> torch.Tensor:
+def _addbmm(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
     """base (n, p) and the sum over the batch of a (k, n, m) @ b (k, m, p): one product over k * m."""
     rows = a.permute(1, 0, 2).reshape(a.shape[1], -1)
     return aten.addmm(base, rows, b.reshape(-1, b.shape[2]), beta=beta, alpha=alpha)

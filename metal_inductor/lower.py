@@ -403,15 +403,44 @@ class GraphLowering:
 
     def _lower_output(self, node: FxNode) -> None:
         claimed: dict[str, FxNode | None] = {}
+        shared = self._shared_results([item for item in node.args[0] if isinstance(item, FxNode)], claimed)
         for argument in node.args[0]:
             if not isinstance(argument, FxNode):
                 self.outputs.append(argument)
                 continue
             value = self.env[argument]
             self.node = argument  # where the kernel that writes it comes from
-            self.outputs.append(
-                self._output_view(argument, value, claimed) if isinstance(value, TensorValue) else value
-            )
+            if not isinstance(value, TensorValue):
+                self.outputs.append(value)
+                continue
+            buffer = shared.get(alias_root(argument))
+            if buffer is not None and buffer.dtype == value.dtype:
+                self.outputs.append(fake_view(buffer.name, argument.meta["val"]))
+            else:
+                self.outputs.append(self._output_view(argument, value, claimed))
+
+    def _shared_results(self, nodes: list[FxNode], claimed: dict[str, FxNode | None]) -> dict[FxNode, Buffer]:
+        """Results of which the caller gets several views: each is written once, so that they share memory."""
+        roots: dict[FxNode, set[FxNode]] = {}
+        for item in nodes:
+            roots.setdefault(alias_root(item), set()).add(item)
+        shared = {}
+        for root, views in roots.items():
+            value = self.env[root]
+            if len(views) < 2 or root.op != "call_function" or not isinstance(value, TensorValue):
+                continue
+            stride = dense_stride(root.meta["val"], value.shape)
+            if stride is None or root.meta["val"].storage_offset() != 0:
+                continue
+            self.node = root
+            buffer = self.whole_buffer(value)
+            if buffer is None or buffer.stride != stride or buffer.kind != "intermediate" or buffer.name in claimed:
+                buffer = self.whole_buffer(self.realize(value, stride, force=True))
+                assert buffer is not None
+            buffer.kind = "output"
+            claimed[buffer.name] = root
+            shared[root] = buffer
+        return shared
 
     def _output_view(self, node: FxNode, value: TensorValue, claimed: dict[str, FxNode | None]) -> StridedView:
         """The strides over memory that the caller gets: never memory that eager would not share."""
@@ -456,6 +485,12 @@ def whole_sizes(shape: Sequence[Any]) -> tuple[sympy.Expr, ...]:
         if not size.is_Integer and size.as_numer_denom()[1] != 1:
             raise Unsupported(f"a symbolic size with a fraction: {size}")
     return sizes
+
+
+def fake_view(buffer: str, fake: torch.Tensor) -> StridedView:
+    """The strides over `buffer` that torch's own metadata of a view gives."""
+    shape, stride = (tuple(size_expr(size) for size in sizes) for sizes in (fake.shape, fake.stride()))
+    return StridedView(buffer, shape, stride, size_expr(fake.storage_offset()), fake.dtype)
 
 
 def product_after(shape: Sequence[Any], k: int) -> sympy.Expr:

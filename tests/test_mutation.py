@@ -126,6 +126,21 @@ def test_outputs_that_skip_elements_keep_eagers_strides():
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
 
 
+def test_views_of_one_result_share_its_memory_and_other_results_do_not():
+    def function(x):
+        y = x.exp()
+        return y, y.t(), y[1:], x.exp()
+
+    x = torch.randn(4, 6)
+    compiled = torch.compile(function, backend="metal_inductor")
+    actual, expected = compiled(x), function(x)
+    torch.testing.assert_close(actual, expected)
+    places = [[tensor.data_ptr() - group[0].data_ptr() for tensor in group[:3]] for group in (actual, expected)]
+    assert places[0] == places[1]
+    assert [tensor.stride() for tensor in actual] == [tensor.stride() for tensor in expected]
+    assert actual[3].untyped_storage().data_ptr() != actual[0].untyped_storage().data_ptr()
+
+
 # ---------------------------------------------------------------------------------------------- KV caches
 
 

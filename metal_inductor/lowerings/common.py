@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # operations than this: the same element may be asked for many times.
 MAX_INDIRECT_OPS = 4
 
+
 def overloads(packet: str, *names: str) -> list[Any]:
     """Those overloads of `aten.<packet>` that this torch has: `default` when no names are given."""
     found = getattr(torch.ops.aten, packet, None)

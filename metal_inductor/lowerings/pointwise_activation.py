@@ -100,9 +100,7 @@ def _gelu_tanh_slope(x: Expr) -> Expr:
 
 @lower(aten.leaky_relu.default)
 def _leaky_relu(graph: Any, x: TensorValue, negative_slope: Any = 0.01) -> TensorValue:
-    return elementwise(
-        graph, lambda v: where(ew.gt(v, like(0, v)), v, ew.mul(v, like(negative_slope, v))), x
-    )
+    return elementwise(graph, lambda v: where(ew.gt(v, like(0, v)), v, ew.mul(v, like(negative_slope, v))), x)
 
 
 @lower(aten.hardtanh.default)

@@ -224,9 +224,7 @@ def unbind(graph: GraphLowering, value: TensorValue, dim: int = 0) -> list[Tenso
 
 
 @lower(aten.diagonal.default, *overloads("diagonal_copy"))
-def diagonal(
-    graph: GraphLowering, value: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> TensorValue:
+def diagonal(graph: GraphLowering, value: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorValue:
     dim1, dim2 = wrap_dim(dim1, value.rank), wrap_dim(dim2, value.rank)
     kept = [dim for dim in range(value.rank) if dim not in (dim1, dim2)]
 

@@ -100,7 +100,7 @@ def test_power_with_a_number(exponent):
 
 def test_powers_of_integers():
     base, exponent = torch.arange(-4, 5), torch.tensor([0, 1, 2, 3, 5, 7, 9, 11, 13])
-    check(lambda x, y: (x**y, x**2, x**5, 2 ** y, x.float() ** y), base, exponent)
+    check(lambda x, y: (x**y, x**2, x**5, 2**y, x.float() ** y), base, exponent)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=name)
