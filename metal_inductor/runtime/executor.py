@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +64,6 @@ class Executor:
         ]
         self._idle: list[Instance] = []
         self._layouts: dict[tuple, tuple[dict[str, int], int, int]] = {}
-        self._lock = threading.Lock()
 
     def _assign_slots(self) -> dict[str, int]:
         """Slot 0 is the error word; then one a buffer; sizes arrays follow."""
@@ -73,16 +71,15 @@ class Executor:
         return {name: k + 1 for k, name in enumerate(names)}
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        with self._lock:
-            instance = self._idle.pop() if self._idle else None
-        if instance is None:
+        try:
+            instance = self._idle.pop()  # one step for Python: a lock could be held by another thread at a fork
+        except IndexError:
             instance = Instance(self)
         try:
             result = instance.run(args)
         finally:
             instance.release()
-            with self._lock:
-                self._idle.append(instance)
+            self._idle.append(instance)
         self.report.calls += 1
         return result
 
@@ -92,10 +89,9 @@ class Executor:
         found = self._layouts.get(key)
         if found is None:
             found = arena_layout(self.plan.arena, sizes.evaluate)
-            with self._lock:
-                if len(self._layouts) >= MAX_LAYOUTS:
-                    self._layouts.clear()
-                self._layouts[key] = found
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = found
             self.report.peak_intermediate_bytes = max(self.report.peak_intermediate_bytes, found[1])
             self.report.unshared_intermediate_bytes = max(self.report.unshared_intermediate_bytes, found[2])
         return found
