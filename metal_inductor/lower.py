@@ -339,14 +339,14 @@ class GraphLowering:
         lowering = find_lowering(node.target)
         if lowering is None:
             return self.externs.call(node, f"no lowering for {node.target}")
-        mark = (len(self.nodes), dict(self.buffers))
+        mark = (len(self.nodes), dict(self.buffers), dict(self.env))
         try:
             self._refuse_dtypes(node)
             args, kwargs = self._arguments(node)
             result = lowering(self, *args, **kwargs)
         except Unsupported as reason:
             del self.nodes[mark[0] :]
-            self.buffers = mark[1]
+            self.buffers, self.env = mark[1], mark[2]
             return self.externs.call(node, str(reason))
         return self._settle(node, result)
 

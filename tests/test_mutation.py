@@ -199,3 +199,15 @@ def test_without_the_pass_a_decode_step_would_write_whole_caches(monkeypatch):
     monkeypatch.setattr(compiler, "mark_in_place", lambda graph: 0)
     executor, shape = decode_executor(monkeypatch)
     assert cache_sized_writes(executor, shape)
+
+
+def test_an_update_that_a_lowering_declines_late_leaves_earlier_readers_intact():
+    """The in-place form realizes pending readers before it finds that it cannot go on: all of that is taken back."""
+
+    def function(x, y):
+        before = x * 2
+        x.index_put_((torch.tensor([1, 3]),), y, accumulate=True)
+        return before, x + 1
+
+    check(function, torch.randint(0, 9, (6, 5)), torch.randint(0, 9, (2, 5)))
+    check(function, torch.randn(6, 5, dtype=torch.float16), torch.randn(2, 5, dtype=torch.float16))
