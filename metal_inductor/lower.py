@@ -437,7 +437,7 @@ class GraphLowering:
             if buffer is None or buffer.stride != stride or buffer.kind != "intermediate" or buffer.name in claimed:
                 buffer = self.whole_buffer(self.realize(value, stride, force=True))
                 assert buffer is not None
-            buffer.kind = "output"
+            self._give_out(buffer)
             claimed[buffer.name] = root
             shared[root] = buffer
         return shared
@@ -457,16 +457,23 @@ class GraphLowering:
             whole = shared_input or self.same_size(buffer.value().numel, value.numel)
             if own and whole and self._strides_agree(view, fake):
                 if not shared_input:
-                    buffer.kind = "output"
+                    self._give_out(buffer)
                 return view
         # Exactly eager's strides, dense or not: the backward graph and the caller were compiled for them. Where
         # elements overlap in memory, eager's output is a view too, and what is written there twice is the same value.
         stride = tuple(size_expr(step) for step in fake.stride())
         written = self.whole_buffer(self.realize(value, stride, force=True))
         assert written is not None
-        written.kind = "output"
+        self._give_out(written)
         claimed[written.name] = root
         return StridedView(written.name, written.shape, written.stride, sympy.Integer(0), written.dtype)
+
+    def _give_out(self, buffer: Buffer) -> None:
+        """The caller keeps `buffer`: neither it nor the memory that it is a view of may lie in the arena."""
+        while buffer.kind == "intermediate":
+            buffer.kind = "output"
+            if buffer.alias_of is not None:
+                buffer = self.buffers[buffer.alias_of]
 
     def _strides_agree(self, view: StridedView, fake: torch.Tensor) -> bool:
         if any(size == 0 for size in view.shape):
