@@ -10,7 +10,6 @@ import sympy
 import torch
 from torch.fx import Node as FxNode
 
-from metal_inductor import ir
 from metal_inductor.ir import Buffer, ExternNode, OpaqueValue, StridedView, TensorValue
 from metal_inductor.torch_compat import scalar_expr, size_expr
 
@@ -111,7 +110,7 @@ class ExternLowering:
 
         fake = node.meta["val"]
         view = self.graph.strided_view(value)
-        if view is not None and self.graph._strides_agree(view, fake):
+        if view is not None and self.graph.strides_agree(view, fake):
             return view
         if fake.layout != torch.strided:
             return StridedView(value.body.buffer, value.shape, value.shape, sympy.Integer(0), value.dtype)
@@ -144,7 +143,7 @@ class ExternLowering:
 
     def _bound_symbols(self, fakes: list[Any]) -> tuple[tuple[sympy.Symbol, int, int | None], ...]:
         """(symbol, output, dimension or None for the output itself) for each data-dependent size a call defines."""
-        known = {s for item in self.graph.inputs if isinstance(item, sympy.Basic) for s in item.free_symbols}
+        known = self.graph.input_symbols()
         bound: dict[sympy.Symbol, tuple[sympy.Symbol, int, int | None]] = {}
         for k, fake in enumerate(fakes):
             sizes = fake.shape if isinstance(fake, torch.Tensor) else [fake]
@@ -162,6 +161,3 @@ def tensor_view(view: StridedView, tensor: torch.Tensor, evaluate: Any) -> torch
     offset = tensor.storage_offset() + evaluate(view.offset)
     shape, stride = [evaluate(size) for size in view.shape], [evaluate(step) for step in view.stride]
     return tensor.as_strided(shape, stride, offset)
-
-
-__all__ = ["ExternLowering", "FallbackError", "VENDOR_OPS", "ir", "op_name", "source_line", "tensor_view"]

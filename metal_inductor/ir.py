@@ -43,6 +43,11 @@ def product(sizes: Iterable[Size]) -> sympy.Expr:
     return sympy.sympify(result)
 
 
+def same(a: Size, b: Size) -> bool:
+    """Whether two sizes are equal for every value of their symbols."""
+    return a == b or sympy.expand(sympy.sympify(a) - sympy.sympify(b)) == 0
+
+
 def contiguous_strides(shape: Iterable[Size]) -> tuple[sympy.Expr, ...]:
     """Row-major strides in elements."""
     shape = list(shape)

@@ -11,21 +11,12 @@ import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
-from metal_inductor import ir
+from metal_inductor import ir, policy
 from metal_inductor.extern import ExternLowering
 from metal_inductor.indexing import reshape_map, simplify
 from metal_inductor.ir import Buffer, ComputeNode, OpaqueValue, StridedView, TensorValue
 from metal_inductor.lowerings.registry import METAL_DTYPES, Unsupported, find_lowering
 from metal_inductor.torch_compat import scalar_expr, size_expr
-
-# A value that several ops read is written to memory when recomputing it would cost more than this.
-# Loads dominate on Apple GPUs (one cached read is about four simple ops); eight ops is the length of a typical
-# activation, which MLX also recomputes rather than stores.
-MAX_SHARED_OPS = 8
-MAX_SHARED_LOADS = 2
-# Longer expressions make the Metal compiler slow and spill registers.
-MAX_OPS = 96
-MAX_LOADS = 20
 
 
 class GraphLowering:
@@ -43,7 +34,6 @@ class GraphLowering:
         self.negated_inputs: set[str] = set()  # torch's lazy negation: a kernel would miss it
         self.outputs: list[Any] = []
         self.node: FxNode = None  # type: ignore[assignment]
-        self.symbol_ranges: dict[sympy.Symbol, Any] = {}
         self._pending: dict[FxNode, int] = {}
         self._serial = 0
         self.externs = ExternLowering(self)
@@ -64,15 +54,6 @@ class GraphLowering:
 
     def simplify(self, expr: Any, value_shape: Sequence[Any] = ()) -> sympy.Expr:
         return simplify(expr, dict(zip(ir.index_symbols(len(value_shape)), value_shape)))
-
-    def known(self, condition: Any) -> bool:
-        """Whether a relation between sizes holds for every size this graph may be called with."""
-        if isinstance(condition, bool):
-            return condition
-        return sympy.sympify(condition) is sympy.true or bool(sympy.simplify(condition) is sympy.true)
-
-    def same_size(self, a: Any, b: Any) -> bool:
-        return a == b or sympy.expand(sympy.sympify(a) - sympy.sympify(b)) == 0
 
     def input_symbols(self) -> set[sympy.Symbol]:
         """The size symbols that the graph's inputs bind: every other one comes from an ATen call's result."""
@@ -390,14 +371,9 @@ class GraphLowering:
             operations += isinstance(expr, (ir.Op, ir.Masked))
             loads += isinstance(expr, ir.Load)
         shared = len(node.users) > 1 and output is None
-        heavy = operations > MAX_SHARED_OPS or loads > MAX_SHARED_LOADS
-        if (shared and heavy and operations) or operations > MAX_OPS or loads > MAX_LOADS:
-            return self.realize(value, self._eager_stride(node, value, output))
+        if policy.becomes_memory(operations, loads, shared):
+            return self.realize(value, dense_stride(fake, value.shape))
         return value
-
-    def _eager_stride(self, node: FxNode, value: TensorValue, output: int | None = None) -> tuple | None:
-        fake = node.meta["val"] if output is None else node.meta["val"][output]
-        return dense_stride(fake, value.shape)
 
     # ------------------------------------------------------------------ outputs
 
@@ -454,8 +430,8 @@ class GraphLowering:
             shared_input = buffer.kind in ("input", "constant")
             owner = claimed.setdefault(view.buffer, None if shared_input else root)
             own = root.op in ("placeholder", "get_attr") if shared_input else owner is root
-            whole = shared_input or self.same_size(buffer.value().numel, value.numel)
-            if own and whole and self._strides_agree(view, fake):
+            whole = shared_input or ir.same(buffer.value().numel, value.numel)
+            if own and whole and self.strides_agree(view, fake):
                 if not shared_input:
                     self._give_out(buffer)
                 return view
@@ -475,11 +451,11 @@ class GraphLowering:
             if buffer.alias_of is not None:
                 buffer = self.buffers[buffer.alias_of]
 
-    def _strides_agree(self, view: StridedView, fake: torch.Tensor) -> bool:
+    def strides_agree(self, view: StridedView, fake: torch.Tensor) -> bool:
         if any(size == 0 for size in view.shape):
             return True
         return all(
-            size == 1 or self.same_size(mine, size_expr(theirs))
+            size == 1 or ir.same(mine, size_expr(theirs))
             for size, mine, theirs in zip(view.shape, view.stride, fake.stride())
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ class Interval:
 class Plan:
     """`steps` in order; `arena` are the intermediates that share one block of memory; `late[k]` are buffers to allocate
     before step `k`, their size being known only then; `dies_after[k]` lists what no step after `k` reads and the arena
-    does not hold; `segments` are the maximal runs of dispatches."""
+    does not hold; `segments` are step ranges: each a maximal run of dispatches, or one ATen call."""
 
     steps: list[KernelSource | ExternNode]
     arena: list[Interval]
@@ -82,8 +83,9 @@ def make_plan(
         for size in (*buffer.shape, *buffer.stride)
         for symbol in size.free_symbols
     }
-    segments = dispatch_segments(steps)
-    count = sum(len(command_buffer_cuts(end - begin, commit_every)) for begin, end in segments)
+    segments = split_at_calls(steps)
+    runs = [(begin, end) for begin, end in segments if not isinstance(steps[begin], ExternNode)]
+    count = sum(len(command_buffer_cuts(end - begin, commit_every)) for begin, end in runs)
     return Plan(list(steps), arena, late, dies, segments, count, symbols | known)
 
 
@@ -102,19 +104,12 @@ def lifetimes(
     return first, last
 
 
-def dispatch_segments(steps: Sequence[Any]) -> list[tuple[int, int]]:
-    """Maximal runs of dispatches between ATen calls, as (first step, past the last step)."""
+def split_at_calls(steps: Sequence[Any]) -> list[tuple[int, int]]:
+    """(first step, past the last step) of each ATen call and of each maximal run of dispatches between them."""
     segments: list[tuple[int, int]] = []
-    begin: int | None = None
-    for k, step in enumerate(steps):
-        if isinstance(step, ExternNode):
-            if begin is not None:
-                segments.append((begin, k))
-            begin = None
-        elif begin is None:
-            begin = k
-    if begin is not None:
-        segments.append((begin, len(steps)))
+    for is_call, group in itertools.groupby(range(len(steps)), lambda k: isinstance(steps[k], ExternNode)):
+        run = list(group)
+        segments += [(k, k + 1) for k in run] if is_call else [(run[0], run[-1] + 1)]
     return segments
 
 

@@ -32,6 +32,56 @@ def pointwise_group(threads: Sequence[Any], device: str) -> tuple[int, int, int]
     return (width, max(height, 1), 1)
 
 
+# ---------------------------------------------------------------------------------------------- what becomes memory
+
+# A value that several ops read is written to memory when recomputing it would cost more than this.
+# Loads dominate on Apple GPUs (one cached read is about four simple ops); eight ops is the length of a typical
+# activation, which MLX also recomputes rather than stores.
+MAX_SHARED_OPS = 8
+MAX_SHARED_LOADS = 2
+# Longer expressions make the Metal compiler slow and spill registers.
+MAX_OPS = 96
+MAX_LOADS = 20
+
+
+def becomes_memory(operations: int, loads: int, shared: bool) -> bool:
+    """Whether a value of so many operations and loads an element is written out rather than computed where it is read;
+    `shared`: several ops read it."""
+    heavy = operations > MAX_SHARED_OPS or loads > MAX_SHARED_LOADS
+    return (shared and heavy and operations > 0) or operations > MAX_OPS or loads > MAX_LOADS
+
+
+# A computed value that is read at data-dependent places is written to memory first when one element takes more
+# operations than this: the same element may be asked for many times.
+MAX_INDIRECT_OPS = 4
+# A selection among more parts than this is written part by part: every branch may read a buffer of its own, and Metal
+# binds at most 31 of them.
+MAX_SELECTED_PARTS = 12
+# How many kernels back a node looks for company: far enough for the siblings of one transformer layer.
+FUSION_WINDOW = 24
+
+# ---------------------------------------------------------------------------------------------- searches and scans
+
+# The expression of a search grows by one load a bit; longer sequences are torch's.
+MAX_SEARCH_BITS = 18
+# What Metal has no atomics for: each element of the base looks through all indices of its row and reduces what is
+# meant for it. Work grows with their number; from this many on the call is left to ATen.
+MAX_COLLECTED = 256
+# A scan in which each element reads all before it: a row of 2048 reads 2 M elements from cache; a scan's two passes
+# over memory are then no quicker.
+MAX_SCAN_LENGTH = 2048
+# Operations in all, about a millisecond of a small GPU.
+MAX_SCAN_OPERATIONS = 1 << 26
+
+# ---------------------------------------------------------------------------------------------- reductions
+
+# A reduction of a whole tensor is one row: past this length it is cut into rows of its own, so that more than one
+# threadgroup works on it and no accumulator adds up so many terms that its rounding errors show.
+LONG_REDUCTION = 1 << 12
+# Rows of a one-dimensional tensor whose length is known only when the graph is called: a few for every GPU core.
+CHANGING_ROWS = 256
+
+
 @dataclass(frozen=True)
 class ReductionTiling:
     """`lanes` threads share a row (1, 32, or a whole threadgroup of more); a threadgroup holds `rows_per_group` rows;
@@ -103,8 +153,7 @@ def linear_tiling(rows: int, columns: Any, depth: Any, depth_contiguous: bool, d
 # Registers of one thread hold a query and an output row of this many floats each.
 MAX_HEAD_DIM = 512
 MAX_DECODE_ROWS = 8
-# Beyond a decode step, our kernel takes small problems only: one thread a row wins over the vendor's call overhead
-# while the scores cost under about 4 M multiply-adds.
+# Beyond a decode step, our untiled kernel takes small problems only; in multiply-adds. A guess, not a measurement.
 MAX_SMALL_ATTENTION = 4 << 20
 
 
@@ -120,12 +169,14 @@ def attention_in_kernel(length: int, dim: int, value_dim: int, heads: Any, keys:
 
 @dataclass(frozen=True)
 class AttentionTiling:
-    """`lanes` threads share a query row's head dimension, `splits` such groups share its keys."""
+    """`lanes` threads share a query row's head dimension, `splits` such groups share its keys; a threadgroup holds
+    `rows_per_group` rows."""
 
     lanes: int
     splits: int
+    rows_per_group: int
 
 
 def attention_tiling(dim: int, keys: Any, device: str) -> AttentionTiling:
     """Tile of decode attention: one thread a row on a CPU; on a GPU a simdgroup each for every eighth key."""
-    return AttentionTiling(1, 1) if device == "cpu" else AttentionTiling(SIMDGROUP, 8)
+    return AttentionTiling(1, 1, 4) if device == "cpu" else AttentionTiling(SIMDGROUP, 8, 1)

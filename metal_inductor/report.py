@@ -18,8 +18,6 @@ class KernelReport:
     kind: str  # pointwise, reduction or the template's name
     ops: tuple[str, ...]  # ATen ops fused into it
     source_line: str  # the model's code line of its first op
-    bytes_read: int | None = None
-    bytes_written: int | None = None
     buffers_written: tuple[str, ...] = ()
 
 

@@ -15,14 +15,12 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from metal_inductor import ir
+from metal_inductor import ir, policy
 from metal_inductor.indexing import reshape_map, simplify
 from metal_inductor.ir import Buffer, ComputeNode, ExternNode, Node, TemplateNode
 
 # Metal binds at most 31 buffers; sizes and the error word take two.
 MAX_BUFFERS = 28
-# How many kernels back a node looks for company: far enough for the siblings of one transformer layer.
-FUSION_WINDOW = 24
 # Templates whose output the following pointwise nodes may transform in registers.
 EPILOGUE_TEMPLATES = frozenset({"linear", "attention_decode"})
 
@@ -188,7 +186,7 @@ class Scheduler:
     # ------------------------------------------------------------------ fusion
 
     def _find_home(self, node: ComputeNode, dependencies: list[Kernel]) -> Kernel | None:
-        recent = self.kernels[-FUSION_WINDOW:]
+        recent = self.kernels[-policy.FUSION_WINDOW :]
         producers = [kernel for kernel in dependencies if not kernel.is_extern]
         producers.sort(key=lambda kernel: -kernel.position)
         siblings = [k for k in reversed(recent) if k not in dependencies and k.head is None and _alike(node, k)]
@@ -301,25 +299,21 @@ def fit_iteration_space(node: ComputeNode, kernel: Kernel) -> Fit | None:
     if kernel.reduction_sizes:
         kernel_rows, kernel_reduced = kernel.rows, ir.product(kernel.reduction_sizes)
         if node.reduction:
-            if not (same(rows, kernel_rows) and same(reduced, kernel_reduced)):
+            if not (ir.same(rows, kernel_rows) and ir.same(reduced, kernel_reduced)):
                 return None
             return _fit_both(node, kernel)
-        if same(rows, kernel_rows):
+        if ir.same(rows, kernel_rows):
             return _fit_rows(node, kernel, "row")
-        if same(rows, kernel_rows * kernel_reduced):
+        if ir.same(rows, kernel_rows * kernel_reduced):
             return _fit_full(node, kernel)
         return None
     if not node.reduction:
-        return _fit_rows(node, kernel, "row") if same(rows, kernel.rows) else None
+        return _fit_rows(node, kernel, "row") if ir.same(rows, kernel.rows) else None
     if isinstance(kernel.head, TemplateNode):
         return None
-    if same(rows * reduced, kernel.rows):
+    if ir.same(rows * reduced, kernel.rows):
         return _fit_prologue(node, kernel)
-    return _open_reduction(node, kernel) if same(rows, kernel.rows) else None
-
-
-def same(a: Any, b: Any) -> bool:
-    return a == b or sympy.expand(sympy.sympify(a) - sympy.sympify(b)) == 0
+    return _open_reduction(node, kernel) if ir.same(rows, kernel.rows) else None
 
 
 def has_division(mapping: dict[sympy.Symbol, Any]) -> bool:

@@ -200,6 +200,23 @@ def transform_members(members: list[Member], replaced: dict[sympy.Symbol, Any], 
         member.checks = tuple((move(value), size, message) for value, size, message in member.checks)
 
 
+def store_member(emitter: Emitter, member: Member, guard: str = "") -> None:
+    """Computes and writes one member where `guard` holds; scatters check their predicate and indices first."""
+    value = emitter.value(member.body)
+    conditions = [guard] if guard else []
+    if member.predicate is not None:
+        conditions.append(emitter.value(member.predicate))
+    for expr, size, _ in member.checks:
+        emitter.signature.uses_errors = True
+        conditions.append(f"in_range({emitter.value(expr)}, {emitter.index(sympy.sympify(size))}, errors)")
+    if not conditions:
+        emitter.store(member.node, member.index, member.indirect, value)
+        return
+    emitter.line(f"if ({' && '.join(conditions)}) {{")
+    emitter.store(member.node, member.index, member.indirect, value)
+    emitter.line("}")
+
+
 # ---------------------------------------------------------------------------------------------- pointwise
 
 
@@ -247,24 +264,6 @@ class KernelBuilder:
     def _produce(self, emitter: Emitter, member: Member) -> str:
         return emitter.value(member.body)
 
-    def _store(self, emitter: Emitter, member: Member) -> None:
-        """Computes and writes one member; scatters check their indices and predicate first."""
-        value = emitter.value(member.body)
-        conditions = []
-        for expr, size, _ in member.checks:
-            self.signature.uses_errors = True
-            conditions.append(f"in_range({emitter.value(expr)}, {emitter.index(sympy.sympify(size))}, errors)")
-        if member.predicate is not None:
-            conditions.insert(0, emitter.value(member.predicate))
-        if self.row_guard and member.level == "row":
-            conditions.insert(0, self.row_guard)
-        if not conditions:
-            emitter.store(member.node, member.index, member.indirect, value)
-            return
-        emitter.line(f"if ({' && '.join(conditions)}) {{")
-        emitter.store(member.node, member.index, member.indirect, value)
-        emitter.line("}")
-
     def _pointwise(self) -> KernelSource:
         symbols = ir.index_symbols(len(self.kernel.row_sizes))
         dims = self._merge(symbols, self.kernel.row_sizes)
@@ -272,7 +271,7 @@ class KernelBuilder:
         emitter.symbol_names = {symbol: symbol.name for symbol, _ in dims}
         for member in self.members:
             if member.kept:
-                self._store(emitter, member)
+                store_member(emitter, member, self.row_guard if member.level == "row" else "")
         threads, lines = grid_indices(dims, self.index_type, emitter)
         group = policy.pointwise_group(threads, self.device)
         return finish(
@@ -330,10 +329,10 @@ class KernelBuilder:
             emitter.push()
             accumulate = [self._accumulate(emitter, m) for m in reductions]
             for member in full_stores:
-                self._store(emitter, member)
+                store_member(emitter, member, self.row_guard if member.level == "row" else "")
             loop = emitter.pop()
             for member in row_stores:
-                self._store(emitter, member)
+                store_member(emitter, member, self.row_guard if member.level == "row" else "")
             phases.append({"before": emitter.take_lines(), "loop": loop, "reductions": accumulate})
             self._publish(emitter, reductions)
         for member in self.members:

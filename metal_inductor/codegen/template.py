@@ -11,7 +11,7 @@ from torch.utils._sympy.functions import FloorDiv
 from metal_inductor import ir, policy
 from metal_inductor.codegen import ops
 from metal_inductor.codegen.emitter import Emitter, Signature, to_register, to_storage
-from metal_inductor.codegen.kernel import KernelSource, finish, needs_long, place_member
+from metal_inductor.codegen.kernel import KernelSource, finish, needs_long, place_member, store_member
 from metal_inductor.ir import Buffer, StridedView, TemplateNode
 from metal_inductor.schedule import Kernel
 
@@ -55,20 +55,8 @@ class TemplateBuilder:
                 emitter.produced[member.node.buffer] = lambda m=member: emitter.value(m.body)
         for member in members:
             if member.kept:
-                self._store(emitter, member)
+                store_member(emitter, member)
         return emitter.pop()
-
-    def _store(self, emitter: Emitter, member: Any) -> None:
-        value = emitter.value(member.body)
-        conditions = [] if member.predicate is None else [emitter.value(member.predicate)]
-        for expr, size, _ in member.checks:
-            self.signature.uses_errors = True
-            conditions.append(f"in_range({emitter.value(expr)}, {emitter.index(sympy.sympify(size))}, errors)")
-        if conditions:
-            emitter.line(f"if ({' && '.join(conditions)})")
-        emitter.line("{")
-        emitter.store(member.node, member.index, member.indirect, value)
-        emitter.line("}")
 
     def _nodes(self) -> list[ir.Node]:
         return [self.head, *(placed.node for placed in self.kernel.nodes)]
@@ -124,7 +112,7 @@ class TemplateBuilder:
         total = sympy.sympify(parameters["heads"]) * parameters["length"]
         one = sympy.Integer(1)
         if tiling.lanes == 1:
-            threads, group = (total, one, one), (4, 1, 1)
+            threads, group = (total, one, one), (tiling.rows_per_group, 1, 1)
         else:
             threads = (sympy.Integer(tiling.lanes), sympy.Integer(tiling.splits), total)
             group = (tiling.lanes, tiling.splits, 1)

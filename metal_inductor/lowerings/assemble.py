@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from metal_inductor import ir
+from metal_inductor import ir, policy
 from metal_inductor.indexing import unflatten
 from metal_inductor.ir import TensorValue
 from metal_inductor.lowerings import elementwise as ew
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# A selection among more parts than this is written part by part: every branch may read a buffer of its own, and Metal
-# binds at most 31 of them.
-MAX_SELECTED_PARTS = 12
-
-
 # ---------------------------------------------------------------------------------------------- cat and stack
 
 
@@ -51,7 +46,7 @@ def cat(graph: GraphLowering, tensors: Sequence[TensorValue], dim: int = 0) -> T
     parts = [part for part in parts if part.shape[dim] != 0]
     if not parts:
         return graph.full(shape, 0, dtype)
-    if len(parts) > MAX_SELECTED_PARTS:
+    if len(parts) > policy.MAX_SELECTED_PARTS:
         return written_parts(graph, parts, dim, shape, dtype)
     return selected_parts(graph, parts, dim, shape)
 
@@ -84,8 +79,8 @@ def written_parts(
     buffer = graph.new_buffer(shape, dtype)
     symbols = ir.index_symbols(len(shape))
     start: sympy.Expr = sympy.Integer(0)
-    for k in range(0, len(parts), MAX_SELECTED_PARTS):
-        group = parts[k : k + MAX_SELECTED_PARTS]
+    for k in range(0, len(parts), policy.MAX_SELECTED_PARTS):
+        group = parts[k : k + policy.MAX_SELECTED_PARTS]
         length = sympy.Add(*(part.shape[dim] for part in group))
         sizes = (*shape[:dim], length, *shape[dim + 1 :])
         joined = selected_parts(graph, group, dim, sizes)

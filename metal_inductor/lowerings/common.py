@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from metal_inductor import ir
+from metal_inductor import ir, policy
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
 from metal_inductor.lowerings.registry import Unsupported
@@ -17,10 +17,6 @@ from metal_inductor.torch_compat import decide
 
 if TYPE_CHECKING:
     from metal_inductor.lower import GraphLowering
-
-# A computed value that is read at data-dependent places is written to memory first when one element takes more
-# operations than this: the same element may be asked for many times.
-MAX_INDIRECT_OPS = 4
 
 
 def overloads(packet: str, *names: str) -> list[Any]:
@@ -180,4 +176,4 @@ def read_at(graph: GraphLowering, value: TensorValue, indices: Iterable[Any], pa
 def _readable_anywhere(value: TensorValue, replaced: set[sympy.Symbol]) -> bool:
     nodes = list(ir.walk(value.body))
     counted = any(isinstance(node, ir.Index) and node.expr.free_symbols & replaced for node in nodes)
-    return not counted and sum(isinstance(node, (ir.Op, ir.Masked)) for node in nodes) <= MAX_INDIRECT_OPS
+    return not counted and sum(isinstance(node, (ir.Op, ir.Masked)) for node in nodes) <= policy.MAX_INDIRECT_OPS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from metal_inductor import ir
+from metal_inductor import ir, policy
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
 from metal_inductor.lowerings.common import (
@@ -330,11 +330,6 @@ def scatter_reduce(
 
 # ---------------------------------------------------------------------------------------------- scatters that collect
 
-# What Metal has no atomics for: each element of the base looks through all indices of its row and reduces what is meant
-# for it. Work grows with their number; from this many on the call is left to ATen.
-MAX_COLLECTED = 256
-
-
 # reduce -> (the reduction, how its result joins the element of the base)
 COLLECTING = {
     "sum": ("sum", ew.add), "prod": ("prod", ew.mul), "amax": ("max", ew.maximum), "amin": ("min", ew.minimum),
@@ -355,7 +350,12 @@ def collected(
     base, index, src = (at_least_1d(graph, value) for value in (base, index, src))
     dim = wrap_dim(dim, base.rank)
     count = index.shape[dim]
-    if reduce not in COLLECTING or base.dtype == torch.bool or not count.is_Integer or not 0 < count <= MAX_COLLECTED:
+    if (
+        reduce not in COLLECTING
+        or base.dtype == torch.bool
+        or not count.is_Integer
+        or not 0 < count <= policy.MAX_COLLECTED
+    ):
         raise Unsupported(f"Metal has no atomic {reduce} for {base.dtype}, and there are {count} indices")
     kind, join = COLLECTING[reduce]
     symbols = ir.index_symbols(base.rank + 1)

@@ -14,7 +14,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from metal_inductor import ir
+from metal_inductor import ir, policy
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
 from metal_inductor.lowerings.common import (
@@ -48,12 +48,6 @@ def quotient(value: TensorValue, count: Any) -> TensorValue:
 
 # ---------------------------------------------------------------------------------------------- long reductions
 
-# A reduction of a whole tensor is one row: past this length it is cut into rows of its own, so that more than one
-# threadgroup works on it and no accumulator adds up so many terms that its rounding errors show.
-LONG_REDUCTION = 1 << 12
-# Rows of a one-dimensional tensor whose length is known only when the graph is called: a few for every GPU core.
-CHANGING_ROWS = 256
-
 
 def cut_into_rows(graph: GraphLowering, kind: str, value: TensorValue) -> TensorValue | None:
     """`value` with rows worth a reduction of their own as its last dimension: about the square root of its length
@@ -61,8 +55,8 @@ def cut_into_rows(graph: GraphLowering, kind: str, value: TensorValue) -> Tensor
     count = value.numel
     if not count.is_Integer:
         value = graph.reshape(value, [size for size in value.shape if size != 1])
-        return value if value.rank > 1 else padded_rows(value, kind, CHANGING_ROWS)
-    if count < LONG_REDUCTION:
+        return value if value.rank > 1 else padded_rows(value, kind, policy.CHANGING_ROWS)
+    if count < policy.LONG_REDUCTION:
         return None
     count, root = int(count), math.isqrt(int(count))
     rows = next((k for k in range(root, root // 16, -1) if count % k == 0), None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from metal_inductor import ir
+from metal_inductor import ir, policy
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
 from metal_inductor.lowerings.common import combine, convert, index_less, overloads, to_float32, wrap_dim
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-# A row of 2048 reads 2 M elements from cache; a scan's two passes over memory are then no quicker.
-MAX_LENGTH = 2048
-# Operations in all, about a millisecond of a small GPU.
-MAX_OPERATIONS = 1 << 26
-
 
 def prefixes(
     graph: GraphLowering, value: TensorValue, dim: int, filler: Expr, entry: Callable[[int], tuple[Any, Expr]]
@@ -35,9 +30,9 @@ def prefixes(
     """`value` with one more dimension at the end: for element i of `dim` the elements that its prefix holds, in the
     order of `entry(rank)`, which gives the position along `dim` and when there is one; `filler` elsewhere."""
     length = value.shape[dim]
-    if not length.is_Integer or length > MAX_LENGTH:
+    if not length.is_Integer or length > policy.MAX_SCAN_LENGTH:
         raise Unsupported("a scan of a long row or one of unknown length")
-    if value.numel.is_Integer and value.numel * length > MAX_OPERATIONS:
+    if value.numel.is_Integer and value.numel * length > policy.MAX_SCAN_OPERATIONS:
         raise Unsupported("a scan of many long rows")
     rank = value.rank
     position, inside = entry(rank)

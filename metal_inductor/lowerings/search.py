@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from metal_inductor import ir
+from metal_inductor import ir, policy
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
 from metal_inductor.lowerings.common import indirect, overloads, read_at
@@ -15,9 +15,6 @@ from metal_inductor.lowerings.registry import Unsupported, lower
 
 if TYPE_CHECKING:
     from metal_inductor.lower import GraphLowering
-
-# The expression grows by one load a bit; longer sequences are torch's.
-MAX_BITS = 18
 
 
 @lower(*overloads("bucketize", "Tensor", "Scalar"))
@@ -47,7 +44,7 @@ def positions(graph: GraphLowering, sequence: TensorValue, value: Any, right: bo
     """For each element of `value` how many elements of its sequence (the last dimension; leading dimensions agree, or
     there are none) come before it: those below it, with `right` also its equals. NaN comes last."""
     shape, length = graph.result_shape(), sympy.sympify(sequence.shape[-1])
-    if not length.is_Integer or int(length).bit_length() > MAX_BITS:
+    if not length.is_Integer or int(length).bit_length() > policy.MAX_SEARCH_BITS:
         raise Unsupported("a sorted sequence of unknown or great length")
     compute = ew.promoted(sequence, value, kind="ALWAYS_BOOL")[0]
     wanted = ew.operand(graph, value, compute, shape)

@@ -1,1 +1,1 @@
-"""Graph rewrites: named patterns, each checked, counted and switchable."""
+"""Graph rewrites, one a file: each checks that it is safe, and returns how often it applied."""

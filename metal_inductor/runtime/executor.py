@@ -105,7 +105,6 @@ class Instance:
         self.sizes = Sizes()
         self.errors = torch.zeros(1, dtype=torch.int32, device=executor.device.torch_device)
         self.arena: torch.Tensor | None = None
-        self.offsets: dict[str, int] = {}
         self.tensors: dict[str, torch.Tensor] = {}
         self._arena_tensors: dict[str, torch.Tensor] = {}
         self._layout_key: Any = None
@@ -158,22 +157,16 @@ class Instance:
         self._bind_outputs()
         if not executor.static:
             self._update_sizes()
-        steps, position, dispatch = executor.plan.steps, 0, 0
-        while position < len(steps):
-            if isinstance(steps[position], ExternNode):
-                self._allocate_late(position, position + 1)
-                self._call_extern(steps[position])
-                self._let_die(position, position + 1)
-                position += 1
-                continue
-            end = position
-            while end < len(steps) and not isinstance(steps[end], ExternNode):
-                end += 1
-            self._allocate_late(position, end)
-            self._commit(dispatch, dispatch + end - position)
-            self._let_die(position, end)
-            dispatch += end - position
-            position = end
+        dispatch = 0
+        for begin, end in executor.plan.segments:
+            self._allocate_late(begin, end)
+            step = executor.plan.steps[begin]
+            if isinstance(step, ExternNode):
+                self._call_extern(step)
+            else:
+                self._commit(dispatch, dispatch + end - begin)
+                dispatch += end - begin
+            self._let_die(begin, end)
         self._check_errors()
         return [self._output(item) for item in executor.outputs]
 

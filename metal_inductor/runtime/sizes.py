@@ -12,7 +12,7 @@ from metal_inductor.torch_compat import python_text
 
 
 class Sizes:
-    """Values of the graph's symbols during one call. `version` counts bindings, so that callers can cache by it."""
+    """Values of the graph's symbols during one call."""
 
     _compiled: dict[sympy.Expr, Any] = {}
 

@@ -136,7 +136,7 @@ def test_a_refused_fallback_names_op_reason_and_line():
     compiled = torch.compile(lambda x: x.sort().values, backend="metal_inductor", options={"fallback": "error"})
     with pytest.raises(Exception, match="aten.sort would run as an ATen call: no lowering") as caught:
         compiled(torch.randn(5))
-    assert "test_executor.py" in str(caught.value)
+    assert "test_compiled_calls.py" in str(caught.value)
 
 
 def test_stages_are_dumped(tmp_path):
