@@ -25,14 +25,11 @@ import numpy as np
 
 import metal_inductor
 from metal_inductor import cache, config
-from metal_inductor.metal.kernel_info import MAX_THREADGROUP_BYTES, KernelInfo
+from metal_inductor.metal import limits
+from metal_inductor.metal.kernel_info import KernelInfo
 
 if TYPE_CHECKING:
     from metal_inductor.metal import frontend
-
-MAX_BUFFERS = 31
-MAX_THREADS_PER_THREADGROUP = 1024
-SIMD_WIDTH = 32
 
 _NATIVE_SOURCES = ("platform.h", "abi.h", "context.c", "core.h", "simdgroup.c", "dispatch.c", "pool.c", "queue.c")
 _ERROR_BYTES = 512
@@ -274,13 +271,11 @@ class _Kernel:
     """One kernel with its record in the runtime; checks what a dispatch of it is given."""
 
     def __init__(self, info: KernelInfo, shared: ctypes.CDLL) -> None:
+        limits.check_declaration(info)
         self.info = info
-        self.buffers = _by_index(info, "buffer")
-        self.threadgroups = _by_index(info, "threadgroup")
-        self.max_threads = min(info.max_threads, MAX_THREADS_PER_THREADGROUP)
-        self._check_limits()
         # Threadgroup memory is per threadgroup, which the loop over a whole row does not know.
-        as_fibers = info.uses_fibers or info.threadgroup_bytes > 0 or bool(self.threadgroups)
+        has_memory = info.threadgroup_bytes > 0 or any(item.kind == "threadgroup" for item in info.arguments)
+        as_fibers = info.uses_fibers or has_memory
         loop = None if as_fibers else _address(shared, f"msl_loop_{info.symbol}")
         fiber = _address(shared, f"msl_fiber_{info.symbol}")
         # The runtime is loaded before any library: `shared` has its undefined symbols from it.
@@ -288,62 +283,18 @@ class _Kernel:
         if not self.handle:
             raise MemoryError("no memory for a kernel record")
 
-    def _check_limits(self) -> None:
-        """What Metal's own compiler refuses, so that a kernel that runs here also runs there."""
-        for index, name in self.buffers.items():
-            if index >= MAX_BUFFERS:
-                raise SyntaxError(
-                    f"kernel '{self.info.name}': argument '{name}' is buffer({index}), Metal has buffer(0) to "
-                    f"buffer({MAX_BUFFERS - 1})"
-                )
-        if self.info.threadgroup_bytes > MAX_THREADGROUP_BYTES:
-            raise SyntaxError(
-                f"kernel '{self.info.name}': {self.info.threadgroup_bytes} bytes of threadgroup memory, Metal has "
-                f"{MAX_THREADGROUP_BYTES}"
-            )
-
     def geometry(self, threads: Sequence[int], group_size: Sequence[int]) -> ctypes.Array[ctypes.c_uint32]:
         """Sizes of a dispatch, three axes each, as the runtime takes them. ValueError names what is out of range."""
-        where = "kernel '{}': threads={}, group_size={}: {}".format
-        if len(threads) != 3 or len(group_size) != 3:
-            raise ValueError(where(self.info.name, threads, group_size, "both must have 3 axes"))
-        x, y, z = threads
-        if min(threads) < 0 or max(threads) >= 1 << 32 or x * y * z >= 1 << 63:
-            valid = "each axis of threads must be in 0 .. 2**32-1, and their product below 2**63"
-            raise ValueError(where(self.info.name, threads, group_size, valid))
-        a, b, c = group_size
-        if min(group_size) < 1 or a * b * c > self.max_threads:
-            valid = f"each axis of group_size must be at least 1 and their product at most {self.max_threads}"
-            raise ValueError(where(self.info.name, threads, group_size, valid))
-        return _Geometry(x, y, z, a, b, c)
+        limits.check_geometry(self.info, threads, group_size)
+        return _Geometry(*threads, *group_size)
 
     def check_buffers(self, slots: Sequence[int]) -> None:
         """ValueError when a buffer that the kernel declares has no slot, or more are bound than Metal has."""
-        if len(slots) > MAX_BUFFERS:
-            raise ValueError(f"kernel '{self.info.name}': {len(slots)} buffers are bound, Metal has {MAX_BUFFERS}")
-        for index, name in self.buffers.items():
-            if index >= len(slots) or slots[index] < 0:
-                raise ValueError(f"kernel '{self.info.name}': argument '{name}', buffer({index}), is not bound")
+        limits.check_buffers(self.info, [index for index, slot in enumerate(slots) if slot >= 0], len(slots))
 
     def threadgroup_lengths(self, lengths: Mapping[int, int]) -> list[int]:
         """Bytes of threadgroup(0), threadgroup(1), ...; ValueError if one is missing or all exceed Metal's memory."""
-        for index in self.threadgroups:
-            if lengths.get(index, 0) <= 0:
-                raise ValueError(
-                    f"kernel '{self.info.name}': threadgroup({index}) needs a length in bytes: {dict(lengths)}"
-                )
-        table = [lengths.get(index, 0) for index in range(max(self.threadgroups, default=-1) + 1)]
-        total = sum((length + 15) // 16 * 16 for length in [self.info.threadgroup_bytes, *table])
-        if total > MAX_THREADGROUP_BYTES:
-            raise ValueError(
-                f"kernel '{self.info.name}': {total} bytes of threadgroup memory, Metal has {MAX_THREADGROUP_BYTES}"
-            )
-        return table
-
-
-def _by_index(info: KernelInfo, kind: str) -> dict[int, str]:
-    """Names of the arguments of one kind."""
-    return {item.index: item.name for item in info.arguments if item.kind == kind and item.index is not None}
+        return limits.threadgroup_lengths(self.info, lengths)
 
 
 def _address(shared: ctypes.CDLL, symbol: str) -> int | None:
@@ -351,12 +302,25 @@ def _address(shared: ctypes.CDLL, symbol: str) -> int | None:
 
 
 def run(
-    library: CpuLibrary, name: str, pointers: Sequence[int], threads: Sequence[int], group_size: Sequence[int]
+    library: CpuLibrary,
+    name: str,
+    pointers: Sequence[int],
+    threads: Sequence[int],
+    group_size: Sequence[int],
+    threadgroup_lengths: Mapping[int, int] | None = None,
 ) -> None:
     """Runs one kernel, behind all committed work, and waits. pointers[i]: address of buffer(i), 0 if unbound.
 
+    threadgroup_lengths: bytes of each threadgroup(i) argument.
     Raises ValueError for a bad geometry or a missing buffer and MetalRuntimeError when the kernel fails.
     """
+    if threadgroup_lengths:
+        dispatches = CpuDispatchList(len(pointers))
+        dispatches.pointers[:] = pointers
+        dispatches.add(library, name, range(len(pointers)), threads, group_size, threadgroup_lengths)
+        dispatches.commit()
+        drain()
+        return
     kernel = library.kernel(name)
     sizes = kernel.geometry(threads, group_size)
     kernel.check_buffers(range(len(pointers)))

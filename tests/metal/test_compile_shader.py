@@ -266,7 +266,7 @@ def test_invalid_metal_is_a_syntax_error(source):
 
 
 def test_bad_devices_and_sources_are_named():
-    with pytest.raises(ValueError, match="'meta'.*valid devices: cpu, mps"):
+    with pytest.raises(ValueError, match="'meta'.*valid devices: cpu, cuda, mps"):
         metal_inductor.compile_shader(SOURCE, device="meta")
     with pytest.raises(TypeError, match="NoneType"):
         metal_inductor.compile_shader(None)
@@ -285,7 +285,7 @@ def test_without_a_device_the_best_there_is(monkeypatch):
 def test_equal_text_compiles_once():
     first = metal_inductor.compile_shader(SOURCE, device="cpu")
     second = metal_inductor.compile_shader(SOURCE, device=torch.device("cpu"))
-    assert first._library is second._library
+    assert first._runner.library is second._runner.library
 
 
 def test_threads_call_kernels_at_the_same_time(library):
