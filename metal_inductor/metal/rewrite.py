@@ -21,6 +21,7 @@ _ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "&=", "|=", "^="}
 _NUMBER = re.compile(r"\.?\d")
 _VECTOR_NAME = re.compile(r"(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]|vec")
 _OPENERS = ("(", "[", "{", "[[")
+_FUNCTION_NAMES = ("__func__", "__FUNCTION__", "__PRETTY_FUNCTION__")
 
 
 def rename_reserved(tokens: Tokens) -> None:
@@ -285,7 +286,8 @@ def rewrite_strings(tokens: Tokens, outline: Outline) -> None:
     """A string in a function is in Metal's constant address space; OpenCL's own is another one."""
     for function in outline.functions:
         for i in tokens.words(function.body, function.end):
-            if tokens[i].startswith('"') and not tokens[tokens.before(i)].startswith('"') and _is_value(tokens, i):
+            begins = tokens[i].startswith('"') and not tokens[tokens.before(i)].startswith('"')
+            if (begins or tokens[i] in _FUNCTION_NAMES) and _is_value(tokens, i):
                 tokens.items[i] = f"(constant char *)(ulong){tokens.items[i]}"
 
 

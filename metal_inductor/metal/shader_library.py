@@ -14,6 +14,7 @@ import torch
 
 from metal_inductor.metal import call_arguments, limits
 from metal_inductor.metal.call_arguments import Bound
+from metal_inductor.metal.error_buffer import ErrorBuffer
 from metal_inductor.metal.kernel_info import KernelInfo
 
 _RUNNERS = {
@@ -111,6 +112,7 @@ class ShaderKernel:
         group_size: int | Sequence[int] | None = None,
         arg_casts: str | Mapping[int, str] | None = None,
         threadgroup_memory: Mapping[int, int] | None = None,
+        error_buf_idx: int | None = None,
     ) -> None:
         """Binds argument i to buffer(i) and runs `threads` threads: on the CPU to their end, on CUDA in stream order.
 
@@ -121,9 +123,17 @@ class ShaderKernel:
         threads: one to three extents; None: the elements of the first tensor. group_size: threads per threadgroup, as
         many axes. arg_casts: for all numbers, or by argument index, one of fp16, bf16, int32, int16, int8, uint8.
         threadgroup_memory: bytes of each threadgroup(i) argument by i; torch.mps has no such option.
-        Raises TypeError for an argument of another type, ValueError for a value that does not fit, and on the CPU
-        MetalRuntimeError when the kernel fails.
+        error_buf_idx: the buffer that is to be c10::metal::ErrorMessages, behind the arguments or instead of one; the
+        call then waits for the kernel, to read it.
+        Raises TypeError for an argument of another type, ValueError for a value that does not fit,
+        torch.AcceleratorError for an error that the kernel reported there, and on the CPU MetalRuntimeError when the
+        kernel fails.
         """
+        if threads is None:
+            threads = self._default_threads(args)
+        errors = None if error_buf_idx is None else ErrorBuffer(self._runner.device)
+        if errors is not None:
+            args = errors.among(args, error_buf_idx)
         if len(args) > limits.MAX_BUFFERS:
             raise ValueError(f"kernel '{self.name}': {len(args)} arguments, Metal has {limits.MAX_BUFFERS} buffers")
         casts = call_arguments.casts_of(arg_casts)
@@ -136,7 +146,11 @@ class ShaderKernel:
         if len(group) != len(extents):
             raise ValueError(f"kernel '{self.name}': threads={extents} and group_size={group} differ in their axes")
         ones = (1,) * (3 - len(extents))
-        self._runner.launch(self.name, bound, extents + ones, group + ones, threadgroup_memory or {})
+        try:
+            self._runner.launch(self.name, bound, extents + ones, group + ones, threadgroup_memory or {})
+        finally:
+            if errors is not None:
+                errors.check()  # first: on the CPU, threads that return with an error miss the barriers of the others
 
     def _default_threads(self, args: Sequence[Any]) -> int:
         for argument in args:
