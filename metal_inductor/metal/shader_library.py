@@ -129,19 +129,16 @@ class ShaderKernel:
         torch.AcceleratorError for an error that the kernel reported there, and on the CPU MetalRuntimeError when the
         kernel fails.
         """
-        if threads is None:
-            threads = self._default_threads(args)
         errors = None if error_buf_idx is None else ErrorBuffer(self._runner.device)
-        if errors is not None:
-            args = errors.among(args, error_buf_idx)
-        if len(args) > limits.MAX_BUFFERS:
-            raise ValueError(f"kernel '{self.name}': {len(args)} arguments, Metal has {limits.MAX_BUFFERS} buffers")
+        buffers = args if errors is None else errors.among(args, error_buf_idx)
+        if len(buffers) > limits.MAX_BUFFERS:
+            raise ValueError(f"kernel '{self.name}': {len(buffers)} arguments, Metal has {limits.MAX_BUFFERS} buffers")
         casts = call_arguments.casts_of(arg_casts)
         bound = [
             call_arguments.bind(argument, f"argument {i} of kernel '{self.name}'", casts(i), self._runner.bind_tensor)
-            for i, argument in enumerate(args)
+            for i, argument in enumerate(buffers)
         ]
-        extents = _extents("threads", threads)
+        extents = _extents("threads", self._default_threads(args) if threads is None else threads)
         group = self._default_group(extents) if group_size is None else _extents("group_size", group_size)
         if len(group) != len(extents):
             raise ValueError(f"kernel '{self.name}': threads={extents} and group_size={group} differ in their axes")
