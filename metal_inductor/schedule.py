@@ -8,7 +8,7 @@ between the nodes of a kernel in registers only where the reader wants the very 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -36,9 +36,15 @@ class Placed:
 
 @dataclass(eq=False)
 class Kernel:
-    """Nodes that run as one dispatch (`nodes`), or one template or ATen call (`head`) with its epilogue in `nodes`."""
+    """Nodes that run as one dispatch (`nodes`), or one template or ATen call (`head`) with its epilogue in `nodes`.
+
+    Products of one vector share a dispatch: `twins` have the head's shape and are computed by the same threads, so that
+    an epilogue may use them together; `parts` are kernels whose threads lie side by side in one grid.
+    """
 
     head: Node | None = None
+    twins: list[TemplateNode] = field(default_factory=list)
+    parts: list[Kernel] = field(default_factory=list)
     nodes: list[Placed] = field(default_factory=list)
     row_sizes: tuple[Any, ...] = ()
     reduction_sizes: tuple[Any, ...] = ()
@@ -46,7 +52,12 @@ class Kernel:
     ancestors: int = 0  # bit set of kernel positions
 
     def members(self) -> list[Node]:
-        return ([self.head] if self.head is not None else []) + [placed.node for placed in self.nodes]
+        if self.parts:
+            return [node for part in self.parts for node in part.members()]
+        return [*self.heads(), *(placed.node for placed in self.nodes)]
+
+    def heads(self) -> list[Node]:
+        return [*([self.head] if self.head is not None else []), *self.twins]
 
     def reads(self) -> set[str]:
         return set().union(*(node.reads() for node in self.members()))
@@ -84,6 +95,8 @@ def schedule(
     scheduler = Scheduler(buffers, fusion)
     for node in live:
         scheduler.place(node)
+    if fusion:
+        scheduler.join_products()
     return Schedule(scheduler.ordered(), scheduler.declined)
 
 
@@ -133,7 +146,11 @@ class Scheduler:
 
     def place(self, node: Node) -> None:
         dependencies = self._dependencies(node)
-        home = self._find_home(node, dependencies) if self.fusion and isinstance(node, ComputeNode) else None
+        home = None
+        if self.fusion and isinstance(node, ComputeNode):
+            home = self._find_home(node, dependencies)
+        elif self.fusion and is_product(node):
+            home = self._find_twin(node, dependencies)
         if home is None:
             home = self._open(node)
         self._link(home, dependencies)
@@ -229,7 +246,7 @@ class Scheduler:
         }:
             return "it overwrites what the kernel reads or writes"
         for name in shared:
-            if isinstance(kernel.head, TemplateNode) and name == kernel.head.buffer:
+            if isinstance(kernel.head, TemplateNode) and name in {head.buffer for head in kernel.heads()}:
                 written = self.buffers[name].index(ir.index_symbols(len(kernel.row_sizes)))
                 if not self._same_element(placed, name, written, {}, "row", ranges, reduction_sizes):
                     return "it reads other elements than the thread computes"
@@ -264,6 +281,48 @@ class Scheduler:
                     return False
         return True
 
+    # ------------------------------------------------------------------ products of one vector
+
+    def _find_twin(self, node: TemplateNode, dependencies: list[Kernel]) -> Kernel | None:
+        """A product of the same vector and shape, to whose threads `node` is added."""
+        for kernel in reversed(self.kernels[-policy.FUSION_WINDOW :]):
+            if not is_product(kernel.head) or _vector(kernel.head) != _vector(node) or kernel.head.sizes != node.sizes:
+                continue
+            bit = 1 << kernel.position
+            if kernel in dependencies or any(other.ancestors & bit for other in dependencies):
+                continue
+            fits = len(kernel.reads() | kernel.writes() | node.reads() | node.writes()) <= MAX_BUFFERS
+            if fits and policy.shares_threads(int(node.sizes[0]), len(kernel.heads()) + 1):
+                kernel.twins.append(node)
+                return kernel
+        return None
+
+    def join_products(self) -> None:
+        """Products of one vector that do not wait for each other become parts of one dispatch."""
+        first: dict[Any, list[Kernel]] = {}
+        for kernel in [kernel for kernel in self.kernels if is_product(kernel.head)]:
+            hosts = first.setdefault(_vector(kernel.head), [])
+            host = next((host for host in hosts if self._may_join(host, kernel)), None)
+            if host is None:
+                hosts.append(kernel)
+            else:
+                self._join(host, kernel)
+
+    def _may_join(self, host: Kernel, kernel: Kernel) -> bool:
+        ordered = host.ancestors & (1 << kernel.position) or kernel.ancestors & (1 << host.position)
+        return not ordered and len(host.reads() | host.writes() | kernel.reads() | kernel.writes()) <= MAX_BUFFERS
+
+    def _join(self, host: Kernel, kernel: Kernel) -> None:
+        if not host.parts:
+            host.parts = [replace(host, parts=[])]
+        host.parts.append(kernel)
+        mine, other = 1 << host.position, 1 << kernel.position
+        host.ancestors |= kernel.ancestors
+        self.kernels.remove(kernel)
+        for later in self.kernels:
+            if later.ancestors & (mine | other):
+                later.ancestors = (later.ancestors | mine | host.ancestors) & ~other
+
     # ------------------------------------------------------------------ order
 
     def ordered(self) -> list[Kernel]:
@@ -283,6 +342,28 @@ class Scheduler:
                 raise AssertionError("fusion made a cycle")
             waiting = rest
         return result
+
+
+def is_product(node: Node | None) -> bool:
+    """Whether `node` is a product of few rows."""
+    return isinstance(node, TemplateNode) and node.template == "linear"
+
+
+def _vector(node: TemplateNode) -> tuple:
+    """Products that agree in this read the same rows and walk their weights alike."""
+    return node.operands["a"], node.sizes[0], node.parameters["depth"], weight_layout(node)
+
+
+def weight_layout(node: TemplateNode) -> str:
+    """How a product reads its weight [K, N]: "words" where K is contiguous and every column, like the vector, begins at
+    a multiple of 16 bytes; "depth" where K is just contiguous; else "columns"."""
+    a, b = node.operands["a"], node.operands["b"]
+    if b.stride[0] != 1:
+        return "columns"
+    word = 16 // b.dtype.itemsize
+    steps = (a.offset, b.offset, b.stride[1], node.parameters["depth"], *(a.stride[:1] if node.sizes[0] != 1 else ()))
+    aligned = a.stride[1] == 1 and all((sympy.sympify(step) % word) == 0 for step in steps)
+    return "words" if aligned else "depth"
 
 
 def _alike(node: ComputeNode, kernel: Kernel) -> bool:

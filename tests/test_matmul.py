@@ -73,8 +73,8 @@ def test_pointwise_epilogues_run_in_the_product_kernel(dtype, policy):
 
     x, w = torch.randn(2, 1, 48, dtype=dtype), torch.randn(35, 48, dtype=dtype)
     b, other = torch.randn(35, dtype=dtype), torch.randn(2, 1, 35, dtype=dtype)
-    graphs = check(function, x, w, b, other, policy=policy, templates=3)
-    assert graphs[0].dispatches == 3
+    graphs = check(function, x, w, b, other, policy=policy, templates=1)
+    assert graphs[0].dispatches == 1
 
 
 def test_an_epilogue_reads_the_product_at_its_own_position():

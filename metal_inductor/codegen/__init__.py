@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from metal_inductor.codegen.kernel import KernelBuilder, KernelSource, library
-from metal_inductor.codegen.template import TemplateBuilder
-from metal_inductor.ir import Buffer, ExternNode, TemplateNode
-from metal_inductor.schedule import Kernel, memory_of
+from metal_inductor.codegen.product import ProductBuilder
+from metal_inductor.codegen.template import AttentionBuilder
+from metal_inductor.ir import Buffer, ComputeNode, ExternNode
+from metal_inductor.schedule import Kernel, is_product, memory_of
 
 __all__ = ["KernelSource", "build_sources", "library"]
 
@@ -23,6 +24,7 @@ def build_sources(
                 readers.setdefault(memory_of(buffers, name), set()).add(position)
     lasting = {memory_of(buffers, name) for name in outputs}
     lasting |= {name for name, buffer in buffers.items() if buffer.kind in ("input", "constant")}
+    mutated = frozenset(name for kernel in kernels for name in kernel.writes() if buffers[name].kind == "input")
     steps: list[KernelSource | ExternNode] = []
     for position, kernel in enumerate(kernels):
         if isinstance(kernel.head, ExternNode):
@@ -33,10 +35,14 @@ def build_sources(
             for name in kernel.writes()
             if memory_of(buffers, name) in lasting or readers.get(name, set()) - {position} or _mutates(kernel, name)
         }
-        builder = TemplateBuilder if isinstance(kernel.head, TemplateNode) else KernelBuilder
-        steps.append(builder(kernel, buffers, kept, device).build())
+        if is_product(kernel.head):
+            steps.append(ProductBuilder(kernel, buffers, kept, device, mutated).build())
+        else:
+            builder = KernelBuilder if kernel.head is None else AttentionBuilder
+            steps.append(builder(kernel, buffers, kept, device).build())
     return steps
 
 
 def _mutates(kernel: Kernel, name: str) -> bool:
-    return any(placed.node.buffer == name and placed.node.mutates for placed in kernel.nodes)
+    nodes = kernel.members()
+    return any(isinstance(node, ComputeNode) and node.buffer == name and node.mutates for node in nodes)

@@ -27,6 +27,7 @@ class Signature:
     sizes: dict[Any, str] = field(default_factory=dict)
     uses_errors: bool = False
     helpers: set[str] = field(default_factory=set)
+    aligned: set[str] = field(default_factory=set)  # buffers that must begin at a multiple of 16 bytes
 
     def argument(self, buffer: str, write: bool = False) -> str:
         if write:

@@ -36,6 +36,7 @@ class KernelSource:
     threads: tuple[Any, Any, Any]
     group_size: tuple[int, int, int]
     helpers: frozenset[str] = frozenset()
+    aligned: frozenset[str] = frozenset()  # buffers that are read 16 bytes at a time
     nodes: list[ir.Node] = field(default_factory=list)
 
 
@@ -80,6 +81,7 @@ def finish(
         threads=threads,
         group_size=group_size,
         helpers=frozenset(signature.helpers),
+        aligned=frozenset(signature.aligned),
         nodes=nodes,
     )
 
@@ -88,7 +90,8 @@ def library(sources: Sequence[KernelSource]) -> str:
     """One Metal text with every distinct kernel of `sources` once, and the functions that they call."""
     distinct = {source.name: source for source in sources}
     helpers = frozenset().union(*(source.helpers for source in distinct.values()))
-    header = render("header.metal.j2", functions=ops.functions(sorted(helpers)))
+    words = any(source.aligned for source in distinct.values())
+    header = render("header.metal.j2", functions=ops.functions(sorted(helpers)), words=words)
     return header + "\n".join(source.text for source in distinct.values())
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # Distinct sets of sizes whose arena layout is remembered: a chat sees a few prompt lengths, not thousands.
 MAX_LAYOUTS = 64
 
+# What kernels with vector loads read at once.
+WORD_BYTES = 16
+
 # sympy counts symbols among its Booleans; only these are truth values.
 TRUTHS = (sympy.logic.boolalg.BooleanAtom, sympy.logic.boolalg.BooleanFunction, sympy.core.relational.Relational)
 
@@ -55,6 +58,7 @@ class Executor:
         self.report = report
         self.dispatches = [step for step in plan.steps if isinstance(step, KernelSource)]
         self.slots = self._assign_slots()
+        self.aligned = frozenset().union(*(step.aligned for step in self.dispatches))
         self.static = not plan.symbols
         self.checks_indices = device.reports_errors and any(step.uses_errors for step in self.dispatches)
         made = {name for step in plan.steps if isinstance(step, ExternNode) for name in step.outputs}
@@ -142,6 +146,8 @@ class Instance:
         self.constant_tensors = dict(executor.constants)
 
     def _bind(self, name: str, tensor: torch.Tensor) -> None:
+        if name in self.executor.aligned and tensor.data_ptr() % WORD_BYTES:
+            tensor = tensor.clone()  # a view that begins in the middle of a word
         self.tensors[name] = tensor
         slot = self.executor.slots.get(name)
         if slot is not None:
@@ -171,11 +177,13 @@ class Instance:
         return [self._output(item) for item in executor.outputs]
 
     def _bind_inputs(self, args: Sequence[Any]) -> None:
-        bind_list, slots, tensors = self.list, self.executor.slots, self.tensors
+        bind_list, slots, tensors, aligned = self.list, self.executor.slots, self.tensors, self.executor.aligned
         for item, value in zip(self.executor.inputs, args):
             if isinstance(item, str):
                 if item in self.executor.negated_inputs:
                     value = value.resolve_neg()
+                if item in aligned and value.data_ptr() % WORD_BYTES:
+                    value = value.clone()
                 tensors[item] = value
                 slot = slots.get(item)
                 if slot is not None:
