@@ -67,10 +67,10 @@ def compile_graph(
 
     with stages.run("schedule", lambda: "\n".join(map(repr, kernels))):
         outputs = [item.buffer for item in graph.outputs if isinstance(item, StridedView)]
-        kernels = schedule(graph.nodes, graph.buffers, outputs, options.fusion).kernels
+        policy_device = device.kind if options.policy_device == "auto" else options.policy_device
+        kernels = schedule(graph.nodes, graph.buffers, outputs, options.fusion, policy_device).kernels
 
     with stages.run("render", lambda: library(sources)):
-        policy_device = device.kind if options.policy_device == "auto" else options.policy_device
         steps = build_sources(kernels, graph.buffers, outputs, policy_device)
         sources = [step for step in steps if not isinstance(step, ExternNode)]
 

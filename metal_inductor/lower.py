@@ -35,6 +35,7 @@ class GraphLowering:
         self.outputs: list[Any] = []
         self.node: FxNode = None  # type: ignore[assignment]
         self._pending: dict[FxNode, int] = {}
+        self._written: dict[tuple, StridedView] = {}  # expressions that several ops wanted in memory, by shape and body
         self._serial = 0
         self.externs = ExternLowering(self)
 
@@ -162,14 +163,17 @@ class GraphLowering:
 
     def in_memory(self, value: TensorValue) -> StridedView:
         """`value` as strides over memory, written there first when it has to be."""
-        view = self.strided_view(value)
+        view = self.strided_view(value) or self._written.get((value.shape, value.body))
         if view is None:
             view = self.strided_view(self.realize(value, force=True))
-        assert view is not None
+            assert view is not None
+            self._written[value.shape, value.body] = view
         return view
 
     def add(self, node: ir.Node) -> None:
         self.nodes.append(node)
+        if isinstance(node, ir.ExternNode) or (isinstance(node, ComputeNode) and node.mutates):
+            self._written.clear()  # what was computed before may have read what has changed
 
     # ------------------------------------------------------------------ reductions, scatters, templates
 
@@ -327,6 +331,7 @@ class GraphLowering:
             result = lowering(self, *args, **kwargs)
         except Unsupported as reason:
             del self.nodes[mark[0] :]
+            self._written.clear()
             self.buffers, self.env = mark[1], mark[2]
             return self.externs.call(node, str(reason))
         return self._settle(node, result)

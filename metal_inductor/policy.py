@@ -156,10 +156,25 @@ class ProductTiling:
 # (most columns, columns per threadgroup, simdgroups that share a column, loads in flight)
 PRODUCT_TILES = ((1280, 2, 4, 2), (6144, 2, 2, 2), (None, 2, 2, 1))
 
+# The same sweep with an RMSNorm of the vector in every threadgroup, over shapes that absorb one: wide threadgroups
+# share its cost. It adds 0.8 to 2.5 us where a norm's own kernel takes 3.0.
+NORMED_PRODUCT_TILES = ((6144, 16, 1, 2), (None, 8, 1, 1))
+# Beyond, the norm in every threadgroup costs more than its own kernel: 3.6 us for 65536 columns of 2048.
+MAX_NORMED_COLUMNS = 32768
+MAX_NORMED_BYTES = 16384  # half of a threadgroup's memory, so that two threadgroups share a core
 
-def product_tiling(rows: int, products: int, columns: Any, depth: Any, layout: str, itemsize: int, device: str):
+
+def absorbs_row(columns: Any, depth: Any, itemsize: int, device: str) -> bool:
+    """Whether every threadgroup of a one-row product by [depth, columns] weights computes its vector itself."""
+    width, bytes_needed = known_int(columns, MAX_NORMED_COLUMNS + 1), known_int(depth, MAX_NORMED_BYTES) * itemsize
+    return device != "cpu" and width <= MAX_NORMED_COLUMNS and bytes_needed <= MAX_NORMED_BYTES
+
+
+def product_tiling(
+    rows: int, products: int, columns: Any, depth: Any, layout: str, itemsize: int, device: str, normed: bool = False
+) -> ProductTiling:
     """Tile of `products` few-row products of one vector by [depth, columns] weights of `itemsize` bytes an element;
-    `layout` is `schedule.weight_layout`'s."""
+    `layout` is `schedule.weight_layout`'s; `normed`: each threadgroup computes the vector."""
     if device == "cpu":
         # One thread a column: 16 chains fill two AVX registers and hide the add latency. Against a weight that is
         # contiguous along columns, 16 columns a thread make the same registers.
@@ -170,7 +185,8 @@ def product_tiling(rows: int, products: int, columns: Any, depth: Any, layout: s
         # Four simdgroups a threadgroup, neighbouring lanes four elements apart.
         return ProductTiling(SIMDGROUP, 4, 4, 1)
     width = known_int(columns, 0)
-    _, group, splits, unroll = next(tile for tile in PRODUCT_TILES if tile[0] is None or width <= tile[0])
+    tiles = NORMED_PRODUCT_TILES if normed else PRODUCT_TILES
+    _, group, splits, unroll = next(tile for tile in tiles if tile[0] is None or width <= tile[0])
     word = 16 // itemsize
     while splits > 1 and known_int(depth, 0) < splits * SIMDGROUP * word // 2:
         splits //= 2

@@ -39,12 +39,14 @@ class Kernel:
     """Nodes that run as one dispatch (`nodes`), or one template or ATen call (`head`) with its epilogue in `nodes`.
 
     Products of one vector share a dispatch: `twins` have the head's shape and are computed by the same threads, so that
-    an epilogue may use them together; `parts` are kernels whose threads lie side by side in one grid.
+    an epilogue may use them together; `parts` are kernels whose threads lie side by side in one grid. Every threadgroup
+    of a product computes its vector by `prologue`, a kernel of one row.
     """
 
     head: Node | None = None
     twins: list[TemplateNode] = field(default_factory=list)
     parts: list[Kernel] = field(default_factory=list)
+    prologue: Kernel | None = None
     nodes: list[Placed] = field(default_factory=list)
     row_sizes: tuple[Any, ...] = ()
     reduction_sizes: tuple[Any, ...] = ()
@@ -52,9 +54,10 @@ class Kernel:
     ancestors: int = 0  # bit set of kernel positions
 
     def members(self) -> list[Node]:
+        first = self.prologue.members() if self.prologue else []
         if self.parts:
-            return [node for part in self.parts for node in part.members()]
-        return [*self.heads(), *(placed.node for placed in self.nodes)]
+            return first + [node for part in self.parts for node in part.members()]
+        return [*first, *self.heads(), *(placed.node for placed in self.nodes)]
 
     def heads(self) -> list[Node]:
         return [*([self.head] if self.head is not None else []), *self.twins]
@@ -88,15 +91,16 @@ class Schedule:
 
 
 def schedule(
-    nodes: Sequence[Node], buffers: dict[str, Buffer], outputs: Iterable[str], fusion: bool = True
+    nodes: Sequence[Node], buffers: dict[str, Buffer], outputs: Iterable[str], fusion: bool = True, device: str = "cpu"
 ) -> Schedule:
-    """Live nodes as fused kernels. `outputs` are the buffers that the caller gets."""
+    """Live nodes as fused kernels. `outputs` are the buffers that the caller gets; `device` is policy's."""
     live = drop_dead(nodes, buffers, outputs)
     scheduler = Scheduler(buffers, fusion)
     for node in live:
         scheduler.place(node)
     if fusion:
         scheduler.join_products()
+        scheduler.absorb_rows(outputs, device)
     return Schedule(scheduler.ordered(), scheduler.declined)
 
 
@@ -322,6 +326,65 @@ class Scheduler:
         for later in self.kernels:
             if later.ancestors & (mine | other):
                 later.ancestors = (later.ancestors | mine | host.ancestors) & ~other
+
+    # ------------------------------------------------------------------ the vector of a product
+
+    def absorb_rows(self, outputs: Iterable[str], device: str) -> None:
+        """Norms of one row move into the products that read them, which then compute them in every threadgroup."""
+        lasting = {memory_of(self.buffers, name) for name in outputs}
+        lasting |= {name for name, buffer in self.buffers.items() if buffer.kind in ("input", "constant")}
+        for product in [kernel for kernel in self.kernels if is_product(kernel.head)]:
+            source = self._row_before(product, lasting)
+            if source is not None and self._row_fits(source, product, device):
+                self._absorb(source, product)
+
+    def _row_before(self, product: Kernel, lasting: set[str]) -> Kernel | None:
+        """The kernel that reduces one row and leaves nothing but the vector of `product`, or None."""
+        vector = product.head.operands["a"].buffer
+        source = next((k for k in self.kernels if k.head is None and vector in k.writes()), None)
+        if source is None or source.rows != 1 or vector in lasting:
+            return None
+        if any(placed.node.mutates or placed.node.mode != "store" for placed in source.nodes):
+            return None
+        others = [kernel for kernel in self.kernels if kernel is not source]
+        for name in source.writes():
+            readers = [kernel for kernel in others if name in kernel.reads()]
+            if name in lasting or readers != ([product] if name == vector else []):
+                return None
+        return source
+
+    def _row_fits(self, source: Kernel, product: Kernel, device: str) -> bool:
+        head = product.head
+        vector, rows, depth = head.operands["a"], head.sizes[0], head.parameters["depth"]
+        whole = self.buffers[vector.buffer]
+        if rows != 1 or vector.offset != 0 or vector.stride[1] != 1 or not ir.same(ir.product(whole.shape), depth):
+            return False
+        if not ir.same(ir.product(source.reduction_sizes), depth) or weight_layout(head) != "words":
+            return False
+        written = next(placed for placed in source.nodes if placed.node.buffer == vector.buffer)
+        columns = sympy.Add(*(node.sizes[1] for node in product.members() if is_product(node)))
+        return (
+            written.level == "full"
+            and not written.node.reduction
+            and not any(is_product(n) and n.operands["b"].buffer == vector.buffer for n in product.members())
+            and not self._memory(source.reads()) & self._memory(product.writes())
+            and len(source.reads() | product.reads() | product.writes()) <= MAX_BUFFERS
+            and policy.absorbs_row(columns, depth, whole.dtype.itemsize, device)
+        )
+
+    def _memory(self, names: Iterable[str]) -> set[str]:
+        return {memory_of(self.buffers, name) for name in names}
+
+    def _absorb(self, source: Kernel, product: Kernel) -> None:
+        mine, other = 1 << product.position, 1 << source.position
+        waiting = [kernel for kernel in self.kernels if kernel.ancestors & other and kernel is not product]
+        if any(product.ancestors & (1 << kernel.position) for kernel in waiting):
+            return  # it must run between them
+        product.prologue = source
+        product.ancestors = (product.ancestors | source.ancestors) & ~other
+        self.kernels.remove(source)
+        for kernel in waiting:
+            kernel.ancestors = (kernel.ancestors | mine | product.ancestors) & ~other
 
     # ------------------------------------------------------------------ order
 

@@ -121,3 +121,93 @@ def test_searches_take_the_first_of_equals_and_find_nan(length, policy):
     torch.testing.assert_close(least, first(bottom))
     torch.testing.assert_close(values, x.max(-1).values, equal_nan=True)
     torch.testing.assert_close(low, x.amin(-1), equal_nan=True)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_products_of_one_vector_share_a_dispatch(dtype, policy):
+    def function(x, q, k, v, b):
+        return F.linear(x, q, b), F.linear(x, k), F.silu(F.linear(x, k)) * F.linear(x, v)
+
+    for rows in (1, 2):
+        x, b = torch.randn(rows, 264, dtype=dtype), torch.randn(70, dtype=dtype)
+        weights = [torch.randn(columns, 264, dtype=dtype) / 16 for columns in (70, 33, 33)]
+        graphs = check(function, x, *weights, b, policy=policy, templates=1)
+        assert graphs[0].dispatches == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_products_that_wait_for_each_other_do_not_share(policy):
+    def function(x, a, b):
+        y = F.linear(x, a)
+        return y, F.linear(x, b * y.sum())
+
+    check(function, torch.randn(1, 64), torch.randn(24, 64), torch.randn(24, 64), policy=policy, templates=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_a_weight_that_begins_in_the_middle_of_a_word(dtype):
+    """The graph is compiled for weights at multiples of 16 bytes and later called with one that is not."""
+    compiled = torch.compile(
+        F.linear, backend=compiler.backend, fullgraph=True, dynamic=False, options={"policy_device": "mps"}
+    )
+    storage = torch.randn(40 * 128 + 8, dtype=dtype)
+    for offset in (0, 1, 3, 8):
+        weight, x = storage[offset : offset + 40 * 128].view(40, 128), torch.randn(1, 128, dtype=dtype)
+        torch.testing.assert_close(compiled(x, weight), F.linear(x, weight), atol=1e-1, rtol=2e-2)
+
+
+def test_a_weight_that_the_graph_writes_is_read_where_it_lies():
+    def function(x, w):
+        w.mul_(2)
+        return F.linear(x, w)
+
+    storage = torch.randn(12 * 64 + 1)
+    x, mine, theirs = torch.randn(1, 64), storage.clone()[1:].view(12, 64), storage.clone()[1:].view(12, 64)
+    compiled = torch.compile(function, backend=compiler.backend, fullgraph=True, options={"policy_device": "mps"})
+    torch.testing.assert_close(compiled(x, mine), function(x, theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+NORMS = {
+    "rms": lambda x, g: F.rms_norm(x, x.shape[-1:], g, 1e-6),
+    "layer": lambda x, g: F.layer_norm(x, x.shape[-1:], g),
+    "l2": lambda x, g: F.normalize(x * g, dim=-1),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_norm_is_computed_by_the_products_that_read_it(norm, dtype):
+    def function(x, other, g, a, b, c):
+        row = NORMS[norm](x + other, g)
+        return F.linear(row, a), F.silu(F.linear(row, b)) * F.linear(row, c)
+
+    for depth in (8, 72, 1000, 2048):
+        x, other, g = (torch.randn(*shape, dtype=dtype) for shape in ((1, depth), (1, depth), (depth,)))
+        weights = [torch.randn(columns, depth, dtype=dtype) / depth**0.5 for columns in (70, 33, 33)]
+        graphs = check(function, x, other, g, *weights, policy="mps", templates=1)
+        assert graphs[0].dispatches == 1
+
+
+def test_a_norm_that_others_read_keeps_its_kernel():
+    def function(x, g, a):
+        row = F.rms_norm(x, x.shape[-1:], g, 1e-6)
+        return F.linear(row, a), row
+
+    graphs = check(function, torch.randn(1, 64), torch.randn(64), torch.randn(24, 64), policy="mps", templates=1)
+    assert graphs[0].dispatches == 2
+
+
+def test_a_norm_of_memory_that_is_overwritten_meanwhile():
+    def function(x, g, a):
+        row = F.rms_norm(x, x.shape[-1:], g, 1e-6)
+        y = F.linear(row, a)
+        x.copy_(y)
+        return x * 2
+
+    x, g, a = torch.randn(1, 64), torch.randn(64), torch.randn(64, 64)
+    mine, theirs = x.clone(), x.clone()
+    compiled = torch.compile(function, backend=compiler.backend, fullgraph=True, options={"policy_device": "mps"})
+    torch.testing.assert_close(compiled(mine, g, a), function(theirs, g, a))
+    torch.testing.assert_close(mine, theirs)

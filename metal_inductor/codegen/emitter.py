@@ -28,8 +28,11 @@ class Signature:
     uses_errors: bool = False
     helpers: set[str] = field(default_factory=set)
     aligned: set[str] = field(default_factory=set)  # buffers that must begin at a multiple of 16 bytes
+    local: dict[str, str] = field(default_factory=dict)  # buffers that lie in threadgroup memory, by variable
 
     def argument(self, buffer: str, write: bool = False) -> str:
+        if buffer in self.local:
+            return self.local[buffer]
         if write:
             self.written.add(buffer)
         return self.names.setdefault(buffer, f"b{len(self.names)}")

@@ -226,13 +226,20 @@ def store_member(emitter: Emitter, member: Member, guard: str = "") -> None:
 class KernelBuilder:
     """Builds the source of one fused kernel. `kept` are the buffers whose contents somebody else reads."""
 
-    def __init__(self, kernel: Kernel, buffers: dict[str, Buffer], kept: set[str], device: str) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        buffers: dict[str, Buffer],
+        kept: set[str],
+        device: str,
+        signature: Signature | None = None,
+    ) -> None:
         self.kernel = kernel
         self.buffers = buffers
         self.device = device
         self.ranges = kernel.ranges()
         self.members = [place_member(placed, self.ranges, placed.node.buffer in kept) for placed in kernel.nodes]
-        self.signature = Signature(buffers)
+        self.signature = signature or Signature(buffers)
         self.row_guard = ""  # holds for the one thread that writes a row's values
         used = [buffers[name] for name in kernel.reads() | kernel.writes()]
         sizes = tuple(kernel.row_sizes) + tuple(kernel.reduction_sizes)
@@ -285,6 +292,24 @@ class KernelBuilder:
     # ------------------------------------------------------------------ reductions
 
     def _reduction(self) -> KernelSource:
+        rows, reduced, emitter = self._walk()
+        row_count = ir.product(size for _, size in rows)
+        tiling = policy.reduction_tiling(row_count, ir.product(size for _, size in reduced), self.device)
+        self.row_guard = "thread_position.x == 0" if tiling.lanes > 1 else ""
+        threads, group = reduction_geometry(tiling, row_count)
+        return finish(
+            "reduction", "reduction.metal.j2", self.signature, threads, group, [m.node for m in self.members],
+            **self._body(rows, reduced, emitter, tiling, f"{self.index_type}(thread_position.x)"),
+        )  # fmt: skip
+
+    def row_in_threadgroup(self, lanes: int) -> dict[str, Any]:
+        """What `reduction_body.metal.j2` needs to compute the kernel's only row with every thread of a threadgroup of
+        `lanes`, whose number is the variable `thread_index`."""
+        rows, reduced, emitter = self._walk()
+        return self._body(rows, reduced, emitter, policy.ReductionTiling(lanes, 1, 1), "thread_index")
+
+    def _walk(self) -> tuple[list, list, Emitter]:
+        """Dimensions of the rows and of the reduction, merged, and an emitter for expressions over them."""
         rows = self._merge(ir.index_symbols(len(self.kernel.row_sizes)), self.kernel.row_sizes)
         reduced_symbols = [ir.reduction_symbol(k) for k in range(len(self.kernel.reduction_sizes))]
         reduced = self._merge(reduced_symbols, self.kernel.reduction_sizes)
@@ -295,19 +320,21 @@ class KernelBuilder:
         emitter.symbol_names = {symbol: symbol.name for symbol, _ in rows + reduced}
         emitter.inner_symbols = {symbol for symbol, _ in reduced}
         emitter.inner_buffers = {m.node.buffer for m in self.members if m.level == "full" and not m.node.reduction}
-        row_count = ir.product(size for _, size in rows)
-        reduction_count = ir.product(size for _, size in reduced)
-        tiling = policy.reduction_tiling(row_count, reduction_count, self.device)
-        self.row_guard = "thread_position.x == 0" if tiling.lanes > 1 else ""
-        phases = self._phases(emitter)
-        prologue = split_index("row", rows, self.index_type, emitter)
-        threads, group = reduction_geometry(tiling, row_count)
-        return finish(
-            "reduction", "reduction.metal.j2", self.signature, threads, group, [m.node for m in self.members],
-            index_type=self.index_type, tiling=tiling, rows=emitter.index(row_count), prologue=prologue,
-            reduction_size=emitter.index(reduction_count), phases=phases,
-            split=split_index("r", reduced, self.index_type, emitter),
-        )  # fmt: skip
+        return rows, reduced, emitter
+
+    def _body(
+        self, rows: list, reduced: list, emitter: Emitter, tiling: policy.ReductionTiling, first: str
+    ) -> dict[str, Any]:
+        """The variables of `reduction_body.metal.j2`; `first` is the element at which a thread begins."""
+        return {
+            "phases": self._phases(emitter),
+            "index_type": self.index_type,
+            "tiling": tiling,
+            "first": first,
+            "prologue": split_index("row", rows, self.index_type, emitter),
+            "reduction_size": emitter.index(ir.product(size for _, size in reduced)),
+            "split": split_index("r", reduced, self.index_type, emitter),
+        }
 
     def _assign_phases(self) -> int:
         """The loop in which each member runs; what needs a reduction's result runs after its loop."""

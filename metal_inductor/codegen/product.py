@@ -10,7 +10,7 @@ from torch.utils._sympy.functions import FloorDiv
 from metal_inductor import ir, policy
 from metal_inductor.codegen import ops
 from metal_inductor.codegen.emitter import Emitter, Signature, to_register
-from metal_inductor.codegen.kernel import KernelSource, finish
+from metal_inductor.codegen.kernel import KernelBuilder, KernelSource, finish
 from metal_inductor.codegen.template import TemplateBuilder
 from metal_inductor.ir import Buffer, StridedView, TemplateNode
 from metal_inductor.schedule import Kernel, weight_layout
@@ -28,6 +28,8 @@ class ProductBuilder:
         parts = kernel.parts or [kernel]
         self.kernel = kernel
         self.signature = Signature(buffers)
+        self.buffers = buffers
+        self.device = device
         self.parts = [TemplateBuilder(part, buffers, kept, self.signature) for part in parts]
         head = self.parts[0].head
         self.rows = int(head.sizes[0])
@@ -35,21 +37,24 @@ class ProductBuilder:
         self.dtype = head.operands["b"].dtype
         self.layout = weight_layout(head)
         # A caller's tensor may begin anywhere. It is then copied before the call, which one that is written cannot be.
-        if self.layout == "words" and mutated & {view.buffer for view in self._operands()}:
+        if self.layout == "words" and not kernel.prologue and mutated & {view.buffer for view in self._operands()}:
             self.layout = "depth"
         columns = sympy.Add(*(part.head.sizes[1] for part in self.parts))
         most = max(len(part.heads) for part in self.parts)
         self.tiling = policy.product_tiling(
-            self.rows, most, columns, self.depth, self.layout, self.dtype.itemsize, device
-        )
+            self.rows, most, columns, self.depth, self.layout, self.dtype.itemsize, device,
+            normed=kernel.prologue is not None,
+        )  # fmt: skip
         self.words = self.layout == "words" and self.tiling.lanes > 1
 
     def _operands(self) -> list[StridedView]:
         heads = [head for part in self.parts for head in part.heads]
-        return [heads[0].operands["a"], *(head.operands["b"] for head in heads)]
+        vector = [] if self.kernel.prologue else [heads[0].operands["a"]]
+        return [*vector, *(head.operands["b"] for head in heads)]
 
     def build(self) -> KernelSource:
         tiling = self.tiling
+        row = self._row(tiling.lanes * tiling.columns_per_group * tiling.splits)
         segments, blocks = [], sympy.Integer(0)
         for part in self.parts:
             segment, blocks = self._segment(part, blocks)
@@ -67,8 +72,21 @@ class ProductBuilder:
         return finish(
             "linear", "product.metal.j2", self.signature, threads, group, self.kernel.members(), words=self.words,
             index_type="long" if "long" in index_types else "int", tiling=tiling, rows=self.rows, parts=segments,
-            most_sums=max(len(part.heads) for part in self.parts) * self.rows,
+            row=row, most_sums=max(len(part.heads) for part in self.parts) * self.rows,
         )  # fmt: skip
+
+    def _row(self, threads: int) -> dict[str, Any] | None:
+        """How the threads of a threadgroup compute the vector into its memory, where it is computed there."""
+        if self.kernel.prologue is None:
+            return None
+        vector = self.parts[0].head.operands["a"]
+        self.signature.local[vector.buffer] = "vector"
+        builder = KernelBuilder(self.kernel.prologue, self.buffers, {vector.buffer}, self.device, self.signature)
+        return {
+            **builder.row_in_threadgroup(threads),
+            "words": int(self.depth) * vector.dtype.itemsize // 16,
+            "type": ops.METAL_TYPES[vector.dtype],
+        }
 
     def _segment(self, part: TemplateBuilder, begin: sympy.Expr) -> tuple[dict[str, Any], sympy.Expr]:
         """What the template needs of one part, whose blocks of columns are numbered from `begin`; where they end."""

@@ -98,4 +98,3 @@ class AttentionBuilder(TemplateBuilder):
         emitter.push()
         value = emitter.value(ir.substitute(body, renamed))
         return {"lines": emitter.pop(), "value": value}
-
