@@ -99,13 +99,13 @@ def entry_points(info: KernelInfo, expression: str, has_variables: bool, in_regi
 def cuda_entry_point(info: KernelInfo, expression: str, has_variables: bool) -> str:
     """Definition of the CUDA kernel kN.
 
-    Parameters: the bound buffers by rising index, the grid's three sizes as uint, then for each threadgroup(n) by
-    rising n the uint offset of its memory. Dynamic shared memory holds the static threadgroup variables first.
+    Parameters: the bound buffers by rising index, the grid (MslGrid in include/msl/entry_nvptx.h), then for
+    each threadgroup(n) by rising n the uint offset of its memory. Dynamic shared memory holds the static threadgroup
+    variables first.
     """
     buffers = sorted({a.index for a in info.arguments if a.kind == "buffer" and a.index is not None})
     groups = sorted({a.index for a in info.arguments if a.kind == "threadgroup" and a.index is not None})
-    parameters = [f"device void *buffer_{i}" for i in buffers] + [f"uint threads_{axis}" for axis in "xyz"]
-    parameters += [f"uint offset_{i}" for i in groups]
+    parameters = [f"device void *buffer_{i}" for i in buffers] + ["MslGrid grid"] + [f"uint offset_{i}" for i in groups]
     offsets = "".join(
         f"  threadgroup_arguments[{i}] = (device void *)(msl::shared_memory() + offset_{i});\n" for i in groups
     )
@@ -113,7 +113,7 @@ def cuda_entry_point(info: KernelInfo, expression: str, has_variables: bool) -> 
     return (
         f"MSL_EXPORT __attribute__((nvptx_kernel)) void {info.symbol}({', '.join(parameters)}) {{\n"
         f"  typedef msl::signature<decltype({expression})> signature;\n"
-        "  MslThread here;\n  if (!msl::enter_grid(here, threads_x, threads_y, threads_z)) return;\n"
+        "  MslThread here;\n  if (!msl::enter_grid(here, grid)) return;\n"
         "  thread MslThread *t = &here;\n  ulong threadgroup_memory = msl::shared_memory();\n"
         f"{table}  {_call(info, expression, has_variables, _value_of_thread)};\n}}\n"
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import operator
 import re
 
-from .kernel_info import MAX_THREADGROUP_BYTES
+from .kernel_info import MAX_THREADGROUP_BYTES, KernelInfo
 from .outline import Function
 from .tokens import Tokens
 
@@ -23,6 +24,17 @@ _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.floordiv, ast.Mod: operator.mod, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
 }  # fmt: skip
+
+
+# Left in the compiled text, in the kernel's own code: all functions are inlined.
+_MARK = '__asm__ volatile("/* msl_threadgroup_bytes %c0 */" :: "i"(msl::threadgroup_bytes<{types}>()))'
+_MARKED = re.compile(r"/\* msl_threadgroup_bytes (\d+) \*/")
+
+
+def measured(info: KernelInfo, code: str) -> KernelInfo:
+    """The kernel with the bytes that its compiled text is marked with: what only the compiler could tell."""
+    marks = [int(mark) for mark in _MARKED.findall(code)]
+    return dataclasses.replace(info, threadgroup_bytes=max(marks)) if marks else info
 
 
 def place_variables(tokens: Tokens, kernel: Function) -> int | None:
@@ -45,6 +57,8 @@ def place_variables(tokens: Tokens, kernel: Function) -> int | None:
             )
             types.append(f"{type_text}{extents}")
             sizes.append(_bytes(type_text, extents))
+            if total is None or None in sizes:
+                parts.append(_MARK.format(types=", ".join(types)))
         if (begin, end) == declarations[-1]:
             parts.append(
                 f"static_assert(msl::threadgroup_bytes<{', '.join(types)}>() <= msl::threadgroup_limit, "
