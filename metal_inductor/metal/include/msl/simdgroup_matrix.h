@@ -3,6 +3,17 @@
 #define MSL_SIMDGROUP_MATRIX_H
 #include "msl/simdgroup.h"
 
+namespace msl {
+// Adds the products for this lane's two elements to `sums`.
+template <class A, class B> MSL_INLINE void multiply_pairs(metal::vec<A, 2> a, metal::vec<B, 2> b, thread float *sums) {
+#ifdef __NVPTX__
+  if constexpr (on_tensor_cores<A, B>()) return multiply_on_tensor_cores(a, b, sums);
+#endif
+  matrix_operands mine = {{float(a[0]), float(a[1])}, {float(b[0]), float(b[1])}};
+  multiply_matrices(mine, sums);
+}
+}  // namespace msl
+
 namespace metal {
 
 template <class T, int Columns, int Rows = Columns> struct simdgroup_matrix {
@@ -66,14 +77,12 @@ MSL_MATRIX_STORE(threadgroup)
 #undef MSL_MATRIX_LOAD
 #undef MSL_MATRIX_STORE
 
-// d = a b + c with one exchange: every lane posts its four operands and sums the products of its own two elements.
+// d = a b + c, summed in float.
 template <class D, class A, class B, class C>
 MSL_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8> &d, simdgroup_matrix<A, 8> a,
                                               simdgroup_matrix<B, 8> b, simdgroup_matrix<C, 8> c) {
-  msl::matrix_operands mine = {{float(a.msl_elements[0]), float(a.msl_elements[1])},
-                               {float(b.msl_elements[0]), float(b.msl_elements[1])}};
   float sums[2] = {float(c.msl_elements[0]), float(c.msl_elements[1])};
-  msl::multiply_matrices(mine, sums);
+  msl::multiply_pairs(a.msl_elements, b.msl_elements, sums);
   d.msl_elements = vec<D, 2>(D(sums[0]), D(sums[1]));
 }
 template <class D, class A, class B>
