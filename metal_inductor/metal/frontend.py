@@ -66,7 +66,7 @@ def translate(
         size = sizes[kernel.function.qualified_name]
         info = KernelInfo(
             name=host_name,
-            symbol=f"k{len(infos)}",
+            symbol=f"msl_k{len(infos)}",
             arguments=kernel.arguments,
             threadgroup_bytes=MAX_THREADGROUP_BYTES if size is None else size,
             max_threads=kernel.max_threads or DEFAULT_MAX_THREADS,
