@@ -126,7 +126,7 @@ def _needs_group(info: KernelInfo) -> bool:
 
 def _buffers(info: KernelInfo) -> str:
     used = sorted({a.index for a in info.arguments if a.kind == "buffer" and a.index is not None})
-    return "".join(f"  device void *const buffer_{i} = buffers[{i}];\n" for i in used)
+    return "".join(f"  device void *const buffer_{i} = MSL_BUFFER(buffers, {i});\n" for i in used)
 
 
 def _call(info: KernelInfo, expression: str, has_variables: bool, value) -> str:
@@ -137,7 +137,9 @@ def _call(info: KernelInfo, expression: str, has_variables: bool, value) -> str:
         if argument.kind == "builtin":
             arguments.append(f"msl::attribute_for<{type_text}>::of({value(argument)})")
         elif argument.kind == "threadgroup":
-            arguments.append(f"msl::bound<{type_text}>::from(threadgroup_arguments[{argument.index}])")
+            arguments.append(
+                f"msl::bound<{type_text}>::from(MSL_THREADGROUP_ARGUMENT(threadgroup_arguments, {argument.index}))"
+            )
         else:
             arguments.append(f"msl::bound<{type_text}>::from(buffer_{argument.index})")
     return f"{expression}({', '.join(arguments)})"

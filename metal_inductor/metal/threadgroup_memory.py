@@ -53,7 +53,7 @@ def place_variables(tokens: Tokens, kernel: Function) -> int | None:
             alias = f"msl_type_of_{name}"
             parts.append(
                 f"typedef {type_text} {alias}{extents}; threadgroup {alias} &{name} = "
-                f"*(threadgroup {alias} *)({BLOCK} + msl::threadgroup_bytes<{', '.join(types)}>())"
+                f"MSL_THREADGROUP_VARIABLE({alias}, {name}, {BLOCK}, msl::threadgroup_bytes<{', '.join(types)}>())"
             )
             types.append(f"{type_text}{extents}")
             sizes.append(_bytes(type_text, extents))

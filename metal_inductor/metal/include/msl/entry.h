@@ -1,6 +1,7 @@
 // What the generated entry points need: parameter types of a kernel, binding of buffers, values of grid attributes.
 #ifndef MSL_ENTRY_H
 #define MSL_ENTRY_H
+#include "msl/checks.h"
 #include "msl/vectors.h"
 #include "msl_abi.h"
 

@@ -4,6 +4,7 @@
 // address they wait at.
 #ifndef MSL_SIMDGROUP_H
 #define MSL_SIMDGROUP_H
+#include "msl/checks.h"
 #include "msl/relational.h"
 #ifdef __NVPTX__
 #include "msl/exchange_nvptx.h"
@@ -35,10 +36,16 @@ enum thread_scope {
   thread_scope_device,
   thread_scope_simdgroup = 4
 };
-MSL_INLINE void threadgroup_barrier(mem_flags) { msl::wait_for_threadgroup(); }
-MSL_INLINE void simdgroup_barrier(mem_flags) { msl::wait_for_simdgroup(); }
-MSL_INLINE void atomic_thread_fence(mem_flags, memory_order = memory_order_seq_cst, thread_scope = thread_scope_device) {
+MSL_INLINE void threadgroup_barrier(mem_flags flags) { MSL_THREADGROUP_BARRIER(flags); }
+MSL_INLINE void simdgroup_barrier(mem_flags flags) { MSL_SIMDGROUP_BARRIER(flags); }
+MSL_INLINE void atomic_thread_fence(mem_flags flags, memory_order = memory_order_seq_cst,
+                                    thread_scope scope = thread_scope_device) {
+  MSL_FENCE(flags);
+#ifdef __NVPTX__
+  msl::fence(scope == thread_scope_device);
+#else
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
 }
 }  // namespace metal
 
