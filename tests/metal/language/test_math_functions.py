@@ -229,7 +229,7 @@ for space in ("thread", "threadgroup"):
     declare = "int e;" if space == "thread" else "threadgroup int e;"
     FLOAT.row(
         "float",
-        f"frexp(a, e) /* {space} */",
+        "frexp(a, e)",
         lambda x: np.frexp(x)[0],
         before=declare,
         a=("float", FINITE[1][:1] * 0 + 12.5),
