@@ -110,6 +110,12 @@ def compile_cpu(translation_text: str) -> bytes:
     return _build(flags, translation_text)
 
 
+def assembly_cpu(translation_text: str) -> str:
+    """The text of a Translation in this machine's assembly language, quickly compiled. Raises MetalSyntaxError."""
+    flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, "-O1", "-S")
+    return _run([*command(), *flags, "-", "-o", "-"], translation_text).decode()
+
+
 def compile_cpu_checked(translation_text: str) -> tuple[bytes, instrumentation.Instrumented]:
     """As compile_cpu, with hooks for the run-time checks, and what their reports need to know of the text."""
     optimised = (*_target_flags(), "-w", "-x", "ir", "-O1", "-fPIC")

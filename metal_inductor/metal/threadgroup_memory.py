@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import operator
 import re
+from collections.abc import Sequence
 
+from . import clang
 from .kernel_info import MAX_THREADGROUP_BYTES, KernelInfo
 from .outline import Function
 from .tokens import Tokens
@@ -28,13 +31,24 @@ _OPERATORS = {
 
 # Left in the compiled text, in the kernel's own code: all functions are inlined.
 _MARK = '__asm__ volatile("/* msl_threadgroup_bytes %c0 */" :: "i"(msl::threadgroup_bytes<{types}>()))'
-_MARKED = re.compile(r"/\* msl_threadgroup_bytes (\d+) \*/")
+_MARKED = re.compile(r"\bmsl_threadgroup_bytes (\d+)")
 
 
 def measured(info: KernelInfo, code: str) -> KernelInfo:
     """The kernel with the bytes that its compiled text is marked with: what only the compiler could tell."""
     marks = [int(mark) for mark in _MARKED.findall(code)]
     return dataclasses.replace(info, threadgroup_bytes=max(marks)) if marks else info
+
+
+def measured_on_cpu(kernels: Sequence[KernelInfo], text: str) -> list[KernelInfo]:
+    """The kernels of a Translation with their true bytes: asks the compiler where the text does not say."""
+    if all(info.threadgroup_bytes < MAX_THREADGROUP_BYTES for info in kernels):
+        return list(kernels)
+    code = clang.assembly_cpu(text)
+    functions: dict[str, str] = collections.defaultdict(str)
+    for symbol, body in re.findall(r"^msl_(?:fiber|loop)_(\w+):(.*?)^\s*\.size\b", code, re.M | re.S):
+        functions[symbol] += body
+    return [measured(info, functions[info.symbol]) for info in kernels]
 
 
 def place_variables(tokens: Tokens, kernel: Function) -> int | None:

@@ -302,7 +302,10 @@ def _compile(
         return code, checks.Notes.of(instrumented).to_json().encode()
 
     def described() -> bytes:
-        return json.dumps([info.to_json() for info in translation().kernels]).encode()
+        from metal_inductor.metal.threadgroup_memory import measured_on_cpu
+
+        kernels = measured_on_cpu(translation().kernels, translation().text)
+        return json.dumps([info.to_json() for info in kernels]).encode()
 
     store = cache.default()
     kernels = store.get_or_build(cache.key(key, "kernels"), ".json", described)
