@@ -31,11 +31,13 @@ _ALIGN = re.compile(r", align (\d+)")
 _DEBUG = re.compile(r", !dbg !(\d+)")
 _HOOK = re.compile(
     r"^  (?P<result>%\S+) = (?:tail )?call (?P<type>ptr addrspace\(\d\)) @msl_check_access_\d\("
-    r"ptr addrspace\(\d\)(?: [a-z_]+)* (?P<pointer>[^,]+), i32 (?:noundef )?(?P<number>\d+)\)"
+    r"(?P<pointer>ptr .*), i32 (?:noundef )?(?P<number>\d+)\)"
 )
+_VALUE = re.compile(r"[%@]|\b(?:getelementptr|inttoptr|addrspacecast|null|undef|poison)\b")  # how an operand begins
 _BARRIER = re.compile(
     r"^(?P<head>  (?:tail )?call void @msl_check_(?:threadgroup|simdgroup)_barrier\(i32 [^,]*, i32 (?:noundef )?)0\)"
 )
+_MARK = re.compile(r"@msl_check_(?:buffer|threadgroup_argument|variable|fence)\(")
 _DEFINITION = re.compile(r"^  (%[\w.$-]+|%\"[^\"]*\") = (.*)$")
 _OPERAND = re.compile(r"%[\w.$-]+|%\"[^\"]*\"|@[\w.$-]+|@\"[^\"]*\"|\bnull\b|\bpoison\b|\bundef\b|\bzeroinitializer\b")
 _VARIABLE = re.compile(r"@msl_check_variable\(.*?(@[\w.$-]+), i64 (?:noundef )?(\d+), i64 (?:noundef )?(\d+)\)")
@@ -46,11 +48,14 @@ _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 
 @dataclasses.dataclass(frozen=True)
 class Instrumented:
-    """LLVM text with hooks. places: (file, line) by place number; variables: names by offset in threadgroup memory."""
+    """LLVM text with hooks.
+
+    places: (file, line) by place number. variables: the function that has a threadgroup variable, its offset and name.
+    """
 
     text: str
     places: list[tuple[str, int]]
-    variables: list[tuple[str, int, int]]
+    variables: list[tuple[str, int, str]]
 
 
 def hook_accesses(text: str) -> str:
@@ -66,7 +71,7 @@ def number_sites(text: str, library_folder: str) -> Instrumented:
     places = _Places(_Debug(text, library_folder))
     names = dict(_TEXT.findall(text))
     sites: list[tuple[int, ...]] = []
-    variables: dict[tuple[str, int, int], None] = {}
+    variables: dict[tuple[str, int, str], None] = {}
     result: list[str] = []
     for function in _functions(text):
         if not function[0].startswith("define"):
@@ -75,7 +80,8 @@ def number_sites(text: str, library_folder: str) -> Instrumented:
         origins = _Origins(function, names)
         wanted = lambda pointer: origins.of(pointer)[0] not in _SKIPPED  # noqa: B023, E731
         for line in _hooked(function, _SPACES_AFTER, wanted):
-            result.append(_numbered(line, origins, places, sites, variables))
+            result.append(_numbered(line, origins, places, sites))
+        variables.update(dict.fromkeys(origins.variables()))
     text = "\n".join(result) + _declarations(_SPACES_AFTER) + _table(sites)
     return Instrumented(text, places.shown, list(variables))
 
@@ -182,18 +188,19 @@ def _functions(text: str):
         yield piece
 
 
-def _numbered(line: str, origins: _Origins, places: _Places, sites: list, variables: dict) -> str:
+def _numbered(line: str, origins: _Origins, places: _Places, sites: list) -> str:
     barrier = _BARRIER.match(line)
     if barrier:
         return f"{barrier['head']}{places.of(line, whole=True)}){line[barrier.end() :]}"
     hook = _HOOK.match(line)
     if not hook:
+        if " call " in line and "@msl_check_" in line and not _MARK.search(line):
+            raise RuntimeError(f"a hook of the run-time checks in a form that is not known: {line.strip()}")
         return line
-    base, index, size, name = origins.of(hook["pointer"])
+    pointer = hook["pointer"][_VALUE.search(hook["pointer"]).start() :]
+    base, index, size = origins.of(pointer)
     if base in _SKIPPED:
-        return f"  {hook['result']} = getelementptr i8, {hook['type']} {hook['pointer']}, i64 0"
-    if base == BASES[3]:
-        variables[name, index, size] = None
+        return f"  {hook['result']} = getelementptr i8, {hook['type']} {pointer}, i64 0"
     descriptor = int(hook["number"])
     access, align, length = descriptor & 7, 1 << (descriptor >> 3 & 31), descriptor >> 8
     sites.append((access, length, align, BASES.index(base), index, size, places.of(line)))
@@ -211,51 +218,59 @@ def _table(sites: list[tuple[int, ...]]) -> str:
 
 
 class _Origins:
-    """What the pointers of one function were computed from: (base, index or offset, bytes, name)."""
+    """What the pointers of one function were computed from: (base, index or offset, bytes)."""
 
     def __init__(self, function: list[str], names: dict[str, str]) -> None:
         self._definitions = dict(match.groups() for match in map(_DEFINITION.match, function) if match)
         self._names = names
-        self._known: dict[str, tuple[str, int, int, str]] = {}
+        self._known: dict[str, tuple[str, int, int]] = {}
+        self._function = re.search(r"@([\w.$]+)\(", function[0])[1]
+        self._variables: dict[int, str] = {}
 
-    def of(self, value: str) -> tuple[str, int, int, str]:
-        if value.startswith("@"):
-            return "global", 0, 0, ""
+    def variables(self) -> list[tuple[str, int, str]]:
+        """The function, offset and name of each threadgroup variable that was met."""
+        return [(self._function, offset, name) for offset, name in self._variables.items()]
+
+    def of(self, value: str) -> tuple[str, int, int]:
+        if not value.startswith("%"):  # a variable at program scope, or a constant expression of one
+            return "global" if "@" in value else "unknown", 0, 0
         if value not in self._known:
-            self._known[value] = ("", 0, 0, "")  # a value that depends on itself adds nothing to its own origin
+            self._known[value] = ("", 0, 0)  # a value that depends on itself adds nothing to its own origin
             self._known[value] = self._find(value)
         return self._known[value]
 
-    def _find(self, value: str) -> tuple[str, int, int, str]:
+    def _find(self, value: str) -> tuple[str, int, int]:
         text = self._definitions.get(value)
         if text is None:  # a parameter: of an entry point, or of code of the standard library
-            return "runtime", 0, 0, ""
+            return "runtime", 0, 0
         operation = text.removeprefix("tail ").split(" ", 1)[0]
         if operation == "alloca":
-            return "stack", 0, 0, ""
+            return "stack", 0, 0
         if operation == "call":
             return self._of_call(text)
-        operands = _OPERAND.findall(_without_comments(text))
+        operands = _OPERAND.findall(text.split(", !", 1)[0])
         if operation == "getelementptr":
-            return self.of(operands[-1 - (len(operands) - 1 - _pointer_position(text, operands))])
+            pointer = re.search(rf", ptr(?: addrspace\(\d+\))? ({_OPERAND.pattern})", text)
+            return self.of(pointer[1]) if pointer else ("unknown", 0, 0)
         if operation in ("addrspacecast", "bitcast", "freeze", "ptrtoint", "inttoptr"):
-            return self.of(operands[0]) if operands else ("unknown", 0, 0, "")
+            return self.of(operands[0]) if operands else ("unknown", 0, 0)
         if operation in ("phi", "select", "add", "sub", "or", "and"):
             return self._common(operation, operands, text)
-        return "unknown", 0, 0, ""
+        return "unknown", 0, 0
 
-    def _of_call(self, text: str) -> tuple[str, int, int, str]:
+    def _of_call(self, text: str) -> tuple[str, int, int]:
         variable = _VARIABLE.search(text)
         if variable:
-            return BASES[3], int(variable[2]), int(variable[3]), self._names.get(variable[1], "?")
+            self._variables[int(variable[2])] = self._names.get(variable[1], "?")
+            return BASES[3], int(variable[2]), int(variable[3])
         argument = _ARGUMENT.search(text)
         if argument:
-            return BASES[1 if argument[1] == "buffer" else 2], int(argument[2]), 0, ""
+            return BASES[1 if argument[1] == "buffer" else 2], int(argument[2]), 0
         if "@msl_check_access_" in text:
             return self.of(_OPERAND.findall(text)[1])
-        return ("runtime" if "@msl_" in text else "unknown"), 0, 0, ""
+        return ("runtime" if "@msl_" in text else "unknown"), 0, 0
 
-    def _common(self, operation: str, operands: list[str], text: str) -> tuple[str, int, int, str]:
+    def _common(self, operation: str, operands: list[str], text: str) -> tuple[str, int, int]:
         if operation == "phi":
             operands = re.findall(r"\[ ([^,]+), ", text)
         elif operation == "select":
@@ -264,18 +279,7 @@ class _Origins:
         origins = {origin for origin in origins if origin[0]}
         if operation in ("add", "sub", "or", "and"):  # arithmetic on an address: the other operand is a distance
             origins = {origin for origin in origins if origin[0] not in ("unknown", "runtime")}
-        return origins.pop() if len(origins) == 1 else ("unknown", 0, 0, "")
-
-
-def _without_comments(text: str) -> str:
-    return text.split(", !", 1)[0]
-
-
-def _pointer_position(text: str, operands: list[str]) -> int:
-    """Which of the operands of a getelementptr is its pointer: the first after the element type."""
-    at = re.search(r", ptr(?: addrspace\(\d+\))? ", text)
-    first = _OPERAND.match(text, at.end()) if at else None
-    return operands.index(first.group(0)) if first else 0
+        return origins.pop() if len(origins) == 1 else ("unknown", 0, 0)
 
 
 # -------------------------------------------------------------------------------- places in the text

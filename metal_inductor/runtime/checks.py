@@ -125,7 +125,7 @@ class Notes:
     """What the compiler knew of an instrumented library: see `Instrumented`."""
 
     places: list[tuple[str, int]]
-    variables: list[tuple[str, int, int]]
+    variables: list[tuple[str, int, str]]
 
     @classmethod
     def of(cls, instrumented: Instrumented) -> Notes:
@@ -288,8 +288,9 @@ def _address(raw: _Report, kernel: CheckedKernel) -> str:
     if base == "memory behind a pointer":
         return f"memory {raw.index} behind an array of addresses + {raw.offset} bytes"
     if base == "threadgroup variable":
-        names = [name for name, offset, _ in kernel.notes.variables if offset == raw.index]
-        return f"threadgroup variable '{names[0] if names else '?'}' + {raw.offset} bytes"
+        functions = [f"msl_{entry}_{kernel.info.symbol}" for entry in ("fiber", "loop")]
+        names = {offset: name for function, offset, name in kernel.notes.variables if function in functions}
+        return f"threadgroup variable '{names.get(raw.index, '?')}' + {raw.offset} bytes"
     kind = "buffer" if base == "buffer" else "threadgroup"
     found = [item for item in kernel.info.arguments if item.kind == kind and item.index == raw.index]
     if not found:
