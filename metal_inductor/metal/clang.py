@@ -22,8 +22,12 @@ _LANGUAGE_FLAGS = (
     "-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc", "-Xclang", "-cl-ext=+all",
     "-cl-single-precision-constant", "-w", "-fno-elide-type", "-isystem", str(INCLUDE_DIRECTORY),
 )  # fmt: skip
-# Metal's safe math: no contraction, no reassociation. Errno and floating-point traps do not exist on a GPU.
-_NUMERIC_FLAGS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-char")
+# Metal's safe math: no contraction, no reassociation. Errno and floating-point traps do not exist on a GPU. Sums of
+# integers wrap, and a number that an integer type does not hold becomes its nearest value.
+_NUMERIC_FLAGS = (
+    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-char", "-fwrapv",
+    "-fno-strict-float-cast-overflow", "-cl-fp32-correctly-rounded-divide-sqrt",
+)  # fmt: skip
 _CODE_FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-mllvm", "-runtime-memory-check-threshold=64")
 # Checked code has one address space for each of Metal's, and hooks before any access is moved or merged.
 _CHECKED_FLAGS = (
