@@ -133,23 +133,18 @@ def compile_cpu_checked(translation_text: str) -> tuple[bytes, instrumentation.I
 
 def report_errors(translation_text: str, target: str) -> str:
     """Everything that clang has against the text of a Translation for a target, 'cpu' or 'cuda'; empty if nothing."""
-    arguments = [*command(), *_analysis_flags(target), "-ferror-limit=0", "-fsyntax-only", "-"]
-    return subprocess.run(arguments, input=translation_text.encode(), capture_output=True).stderr.decode(
-        "utf8", "replace"
-    )
+    return _analyse(target, ("-ferror-limit=0",), translation_text).stderr.decode(errors="replace")
 
 
 def syntax_tree(translation_text: str, target: str) -> str:
     """clang's dump of the syntax tree of a Translation's text; of what it understood where there are errors."""
-    arguments = [*command(), *_analysis_flags(target), "-fsyntax-only", "-Xclang", "-ast-dump", "-"]
-    return subprocess.run(arguments, input=translation_text.encode(), capture_output=True).stdout.decode(
-        "utf8", "replace"
-    )
+    return _analyse(target, ("-Xclang", "-ast-dump"), translation_text).stdout.decode(errors="replace")
 
 
-def _analysis_flags(target: str) -> list[str]:
+def _analyse(target: str, options: Sequence[str], text: str) -> subprocess.CompletedProcess[bytes]:
     machine = _cuda_target_flags("sm_80") if target == "cuda" else _target_flags()
-    return [*machine, *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS]
+    arguments = [*command(), *machine, *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *options, "-fsyntax-only", "-"]
+    return subprocess.run(arguments, input=text.encode(), capture_output=True)
 
 
 def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
