@@ -93,7 +93,8 @@ template <class T, int N> MSL_INLINE T distance(vec<T, N> a, vec<T, N> b) { retu
 template <class T, int N> MSL_INLINE T distance_squared(vec<T, N> a, vec<T, N> b) { return length_squared(a - b); }
 template <class T, int N> MSL_INLINE vec<T, N> normalize(vec<T, N> v) { return v * T(rsqrt(dot(v, v))); }
 template <class T, int N> MSL_INLINE vec<T, N> faceforward(vec<T, N> n, vec<T, N> incident, vec<T, N> reference) {
-  return dot(reference, incident) < T(0) ? n : -n;
+  if (dot(reference, incident) < T(0)) return n;
+  return -n;
 }
 template <class T, int N> MSL_INLINE vec<T, N> reflect(vec<T, N> incident, vec<T, N> n) {
   return incident - n * T(T(2) * dot(n, incident));
@@ -102,7 +103,8 @@ template <class T, int N> MSL_INLINE vec<T, N> reflect(vec<T, N> incident, vec<T
 template <class T, int N> MSL_INLINE vec<T, N> refract(vec<T, N> incident, vec<T, N> n, scalar_operand<T> ratio) {
   T cosine = dot(n, incident);
   T k = T(1) - ratio * ratio * (T(1) - cosine * cosine);
-  return k < T(0) ? vec<T, N>(T(0)) : incident * ratio - n * T(ratio * cosine + sqrt(k));
+  if (k < T(0)) return vec<T, N>(T(0));
+  return incident * ratio - n * T(ratio * cosine + sqrt(k));
 }
 template <class T> MSL_INLINE vec<T, 3> cross(vec<T, 3> a, vec<T, 3> b) {
   return vec<T, 3>(a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]);
