@@ -179,16 +179,19 @@ template <class F> MSL_INLINE F acos(F x) {
   return convert<F>(near_one ? outer : D(half_pi) - angle);
 }
 
-// Exact remainder: the divisor times falling powers of 2^48 leaves every quotient and remainder exact in double.
+// Exact remainder: the divisor times falling powers of 2^48 leaves every quotient and remainder exact in double. The
+// reciprocal is a little too small, so that no quotient is too large; one that is too small by one leaves a rest below twice
+// the multiple, which the next step takes.
 template <class F> MSL_INLINE F fmod(F x, F y) {
   typedef typename shape<F>::wide D;
   D rest = convert<D>(__builtin_elementwise_abs(x)), divisor = convert<D>(__builtin_elementwise_abs(y));
+  D reciprocal = exactly(0x3feffffffffffff8ul) / divisor;  // 1 - 2^-50
   for (int step = 5; step >= 0; --step) {
     D multiple = divisor * exactly(ulong(1023 + 48 * step) << 52);
-    D quotient = __builtin_elementwise_trunc(rest / multiple);
+    D quotient = __builtin_elementwise_trunc(rest * (reciprocal * exactly(ulong(1023 - 48 * step) << 52)));
     rest = fused(-quotient, multiple, rest);
-    rest = rest < D(0.0f) ? rest + multiple : rest;
   }
+  rest = rest < divisor ? rest : rest - divisor;
   F result = convert<F>(rest);
   auto whole = (__builtin_elementwise_abs(y) == F(INFINITY)) & (__builtin_elementwise_abs(x) < F(INFINITY));
   return __builtin_elementwise_copysign(whole ? F(__builtin_elementwise_abs(x)) : result, x);
