@@ -54,6 +54,7 @@ class Options:
     clang: str | None
     cpu_threads: int
     cpu_schedule: int
+    checks: str | None
 
 
 TABLE: tuple[Option, ...] = (
@@ -96,6 +97,15 @@ TABLE: tuple[Option, ...] = (
         "Seed of the order in which the CPU device runs the threads of a threadgroup; 0 is the fixed order. A race "
         "between threads shows as a result that changes with the seed.",
         minimum=0,
+        per_process=True,
+    ),
+    Option(
+        "checks",
+        str,
+        None,
+        "Checks of kernels that run on the CPU device: `all`, or some of `races`, `bounds`, `alignment`, "
+        "`uninitialised`, `barriers` with commas between them. What they find is raised as `MetalCheckError`.",
+        "no checks",
         per_process=True,
     ),
 )

@@ -14,16 +14,26 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from . import clang_messages, instrumentation
 from .tokens import MetalSyntaxError
 
 INCLUDE_DIRECTORY = pathlib.Path(__file__).parent / "include"
 _LANGUAGE_FLAGS = (
     "-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc", "-Xclang", "-cl-ext=+all",
-    "-cl-single-precision-constant", "-w", "-isystem", str(INCLUDE_DIRECTORY),
+    "-cl-single-precision-constant", "-w", "-fno-elide-type", "-isystem", str(INCLUDE_DIRECTORY),
 )  # fmt: skip
-# Metal's safe math: no contraction, no reassociation. Errno and floating-point traps do not exist on a GPU.
-_NUMERIC_FLAGS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-char")
+# Metal's safe math: no contraction, no reassociation. Errno and floating-point traps do not exist on a GPU. Sums of
+# integers wrap, and a number that an integer type does not hold becomes its nearest value.
+_NUMERIC_FLAGS = (
+    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-char", "-fwrapv",
+    "-fno-strict-float-cast-overflow", "-cl-fp32-correctly-rounded-divide-sqrt",
+)  # fmt: skip
 _CODE_FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-mllvm", "-runtime-memory-check-threshold=64")
+# Checked code has one address space for each of Metal's, and hooks before any access is moved or merged.
+_CHECKED_FLAGS = (
+    "-O1", "-fPIC", "-fvisibility=hidden", "-DMSL_CHECKS", "-gline-tables-only", "-Xclang", "-ffake-address-space-map",
+    "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm",
+)  # fmt: skip
 _METAL_MACROS = (
     "-D__METAL__=1", "-D__METAL_VERSION__=320", "-D__METAL_MACOS__=1", "-D__HAVE_BFLOAT__=1",
     "-DMSL_PREPROCESSING", "-DMETAL_FUNC=inline",
@@ -31,10 +41,6 @@ _METAL_MACROS = (
 _GLIBC_MINOR = 28  # the oldest glibc that torch's wheels run on
 _PTX_VERSION = "ptx78"  # the first that knows sm_90: drivers from CUDA 11.8 on take it
 _CONSTANT_AS_GLOBAL = re.compile(r'addrspacecast \(ptr addrspace\(4\) (@(?:[\w.$]+|"[^"]*")) to ptr addrspace\(1\)\)')
-_DIAGNOSTIC = re.compile(r"^(?P<file>[^\n]*?):(?P<line>\d+):\d+: (?:fatal )?error: (?P<message>.*)$", re.M)
-_REQUESTED = re.compile(r"^(?P<file>[^\n]*?):(?P<line>\d+):\d+: note: [^\n]*requested here$", re.M)
-_SPACE_NAMES = {"__global_device": "device", "const __global": "constant", "__global": "constant",
-                "__local": "threadgroup", "__private": "thread", "__generic": "unqualified"}  # fmt: skip
 
 
 @functools.cache
@@ -108,19 +114,57 @@ def compile_cpu(translation_text: str) -> bytes:
     return _build(flags, translation_text)
 
 
+def assembly_cpu(translation_text: str) -> str:
+    """The text of a Translation in this machine's assembly language, quickly compiled. Raises MetalSyntaxError."""
+    flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, "-O1", "-S")
+    return _run([*command(), *flags, "-", "-o", "-"], translation_text).decode()
+
+
+def compile_cpu_checked(translation_text: str) -> tuple[bytes, instrumentation.Instrumented]:
+    """As compile_cpu, with hooks for the run-time checks, and what their reports need to know of the text."""
+    optimised = (*_target_flags(), "-w", "-x", "ir", "-O1", "-fPIC")
+    flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *_CHECKED_FLAGS)
+    code = _run([*command(), *flags, "-", "-o", "-"], translation_text).decode()
+    code = instrumentation.hook_accesses(code)
+    code = _run([*command(), *optimised, "-S", "-emit-llvm", "-", "-o", "-"], code).decode()
+    instrumented = instrumentation.number_sites(code, str(INCLUDE_DIRECTORY))
+    return _build(optimised, instrumented.text), instrumented
+
+
+def report_errors(translation_text: str, target: str) -> str:
+    """Everything that clang has against the text of a Translation for a target, 'cpu' or 'cuda'; empty if nothing."""
+    return _analyse(target, ("-ferror-limit=0",), translation_text).stderr.decode(errors="replace")
+
+
+def syntax_tree(translation_text: str, target: str) -> str:
+    """clang's dump of the syntax tree of a Translation's text; of what it understood where there are errors."""
+    return _analyse(target, ("-Xclang", "-ast-dump"), translation_text).stdout.decode(errors="replace")
+
+
+def _analyse(target: str, options: Sequence[str], text: str) -> subprocess.CompletedProcess[bytes]:
+    machine = _cuda_target_flags("sm_80") if target == "cuda" else _target_flags()
+    arguments = [*command(), *machine, *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *options, "-fsyntax-only", "-"]
+    return subprocess.run(arguments, input=text.encode(), capture_output=True)
+
+
 def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
     """Compiles the text of a Translation for CUDA to PTX, which the driver's cuModuleLoadData takes.
 
     architecture: the oldest GPU that it is for, 'sm_80' or later. Raises MetalSyntaxError.
     """
-    target = ["-target", "nvptx64-nvidia-cuda", "-Xclang", "-target-cpu", "-Xclang", architecture]
-    for feature in ("-ptx88", f"+{_PTX_VERSION}"):
-        target += ["-Xclang", "-target-feature", "-Xclang", feature]
+    target = _cuda_target_flags(architecture)
     unoptimised = ("-O3", "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", "-", "-o", "-")
     code = _run([*command(), *target, *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *unoptimised], translation_text).decode()
     # clang puts the values of constexpr variables into constant memory and takes them for global memory
     code = _CONSTANT_AS_GLOBAL.sub(r"\1", code).replace("addrspace(4)", "addrspace(1)")
     return _run([*command(), *target, "-w", "-x", "ir", "-O3", "-S", "-", "-o", "-"], code)
+
+
+def _cuda_target_flags(architecture: str) -> list[str]:
+    target = ["-target", "nvptx64-nvidia-cuda", "-Xclang", "-target-cpu", "-Xclang", architecture]
+    for feature in ("-ptx88", f"+{_PTX_VERSION}"):
+        target += ["-Xclang", "-target-feature", "-Xclang", feature]
+    return target
 
 
 def compile_runtime(c_source: str) -> bytes:
@@ -165,27 +209,5 @@ def _linker() -> tuple[str, ...]:
 def _run(arguments: Sequence[str], text: str) -> bytes:
     process = subprocess.run(arguments, input=text.encode(), capture_output=True)
     if process.returncode:
-        raise _syntax_error(process.stderr.decode(errors="replace"))
+        raise clang_messages.syntax_error(process.stderr.decode(errors="replace"), (str(INCLUDE_DIRECTORY),))
     return process.stdout
-
-
-def _syntax_error(output: str) -> Exception:
-    """The first error that clang reports, in Metal's words, with the whole report behind it."""
-    report = output
-    for internal, metal in _SPACE_NAMES.items():
-        report = report.replace(internal, metal)
-    found = _DIAGNOSTIC.search(report)
-    if found is None:
-        return RuntimeError(f"the Metal compiler failed:\n{output}")
-    file, line = found["file"], found["line"]
-    if file.startswith(str(INCLUDE_DIRECTORY)):
-        file, line = _place_of_use(report, found.end()) or (file, line)
-    return MetalSyntaxError(file, int(line), f"{found['message']}\n{report[:8000]}")
-
-
-def _place_of_use(report: str, begin: int) -> tuple[str, str] | None:
-    """Where the user's text led to an error inside the standard library's headers."""
-    for note in _REQUESTED.finditer(report, begin):
-        if not note["file"].startswith(str(INCLUDE_DIRECTORY)):
-            return note["file"], note["line"]
-    return None

@@ -99,13 +99,13 @@ def entry_points(info: KernelInfo, expression: str, has_variables: bool, in_regi
 def cuda_entry_point(info: KernelInfo, expression: str, has_variables: bool) -> str:
     """Definition of the CUDA kernel kN.
 
-    Parameters: the bound buffers by rising index, the grid's three sizes as uint, then for each threadgroup(n) by
-    rising n the uint offset of its memory. Dynamic shared memory holds the static threadgroup variables first.
+    Parameters: the bound buffers by rising index, the grid (MslGrid in include/msl/entry_nvptx.h), then for
+    each threadgroup(n) by rising n the uint offset of its memory. Dynamic shared memory holds the static threadgroup
+    variables first.
     """
     buffers = sorted({a.index for a in info.arguments if a.kind == "buffer" and a.index is not None})
     groups = sorted({a.index for a in info.arguments if a.kind == "threadgroup" and a.index is not None})
-    parameters = [f"device void *buffer_{i}" for i in buffers] + [f"uint threads_{axis}" for axis in "xyz"]
-    parameters += [f"uint offset_{i}" for i in groups]
+    parameters = [f"device void *buffer_{i}" for i in buffers] + ["MslGrid grid"] + [f"uint offset_{i}" for i in groups]
     offsets = "".join(
         f"  threadgroup_arguments[{i}] = (device void *)(msl::shared_memory() + offset_{i});\n" for i in groups
     )
@@ -113,7 +113,7 @@ def cuda_entry_point(info: KernelInfo, expression: str, has_variables: bool) -> 
     return (
         f"MSL_EXPORT __attribute__((nvptx_kernel)) void {info.symbol}({', '.join(parameters)}) {{\n"
         f"  typedef msl::signature<decltype({expression})> signature;\n"
-        "  MslThread here;\n  if (!msl::enter_grid(here, threads_x, threads_y, threads_z)) return;\n"
+        "  MslThread here;\n  if (!msl::enter_grid(here, grid)) return;\n"
         "  thread MslThread *t = &here;\n  ulong threadgroup_memory = msl::shared_memory();\n"
         f"{table}  {_call(info, expression, has_variables, _value_of_thread)};\n}}\n"
     )
@@ -126,7 +126,7 @@ def _needs_group(info: KernelInfo) -> bool:
 
 def _buffers(info: KernelInfo) -> str:
     used = sorted({a.index for a in info.arguments if a.kind == "buffer" and a.index is not None})
-    return "".join(f"  device void *const buffer_{i} = buffers[{i}];\n" for i in used)
+    return "".join(f"  device void *const buffer_{i} = MSL_BUFFER(buffers, {i});\n" for i in used)
 
 
 def _call(info: KernelInfo, expression: str, has_variables: bool, value) -> str:
@@ -137,7 +137,9 @@ def _call(info: KernelInfo, expression: str, has_variables: bool, value) -> str:
         if argument.kind == "builtin":
             arguments.append(f"msl::attribute_for<{type_text}>::of({value(argument)})")
         elif argument.kind == "threadgroup":
-            arguments.append(f"msl::bound<{type_text}>::from(threadgroup_arguments[{argument.index}])")
+            arguments.append(
+                f"msl::bound<{type_text}>::from(MSL_THREADGROUP_ARGUMENT(threadgroup_arguments, {argument.index}))"
+            )
         else:
             arguments.append(f"msl::bound<{type_text}>::from(buffer_{argument.index})")
     return f"{expression}({', '.join(arguments)})"

@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-from . import clang, rewrite, strictness, threadgroup_memory
+from . import clang, places, rewrite, strict_types, strictness, threadgroup_memory
 from .entry_points import cuda_entry_point, entry_points
 from .kernel_info import DEFAULT_MAX_THREADS, MAX_THREADGROUP_BYTES, KernelInfo
 from .kernel_parser import Instantiation, Kernel, erase_forward_declarations, find_instantiations, find_kernels
@@ -48,9 +48,55 @@ def translate(
     """
     if target not in ("cpu", "cuda"):
         raise ValueError(f"target {target!r} is not supported; valid are 'cpu' and 'cuda'")
-    tokens = Tokens(_preprocess(source, include_dirs, name), name)
+    tokens = tokenise(source, include_dirs, name)
     outline = parse_outline(tokens)
     strictness.check(tokens, outline)
+    draft = rewritten(tokens, outline, target, constants)
+    draft.check_types()
+    return Translation(draft.text(), draft.kernels)
+
+
+def tokenise(source: str, include_dirs: Sequence[str | pathlib.Path], name: str) -> Tokens:
+    """The tokens of a text with its macros and includes expanded. Raises MetalSyntaxError."""
+    return Tokens(_preprocess(source, include_dirs, name), name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A translated library before it is one text. suspicious: its types are to be checked, see `strict_types`."""
+
+    tokens: Tokens
+    target: str
+    kernels: tuple[KernelInfo, ...]
+    definitions: str
+    entries: list[str]
+    suspicious: bool
+
+    def text(self) -> str:
+        return _assemble(self.tokens.join(), self.tokens.name, self.definitions, self.entries)
+
+    def text_for_analysis(self) -> str:
+        """The same with lines counted as in `places.flat_text`, in a file `strict_types.FILE`."""
+        return _assemble(places.flat_text(self.tokens), strict_types.FILE, self.definitions, self.entries)
+
+    def check_types(self) -> None:
+        """Raises MetalSyntaxError for the first violation that shows in types alone."""
+        for index, message in self.type_violations():
+            raise self.tokens.error(index, message)
+
+    def type_violations(self) -> list[tuple[int, str]]:
+        """(token index, message)"""
+        if not self.suspicious:
+            return []
+        found = strict_types.violations(clang.syntax_tree(self.text_for_analysis(), self.target))
+        return [(places.index_at(self.tokens, line, column), message) for line, column, message in found]
+
+
+def rewritten(
+    tokens: Tokens, outline: Outline, target: str, constants: Mapping[int | str, object] | None = None
+) -> Draft:
+    """Rewrites the tokens of a library and makes its entry points. Raises MetalSyntaxError."""
+    suspicious = strict_types.suspicious(tokens, outline, places.user_tokens(tokens, clang.torch_include_directories()))
     erase_forward_declarations(tokens, outline)
     kernels = find_kernels(tokens, outline)
     instantiations = find_instantiations(tokens, outline)
@@ -66,7 +112,7 @@ def translate(
         size = sizes[kernel.function.qualified_name]
         info = KernelInfo(
             name=host_name,
-            symbol=f"k{len(infos)}",
+            symbol=f"msl_k{len(infos)}",
             arguments=kernel.arguments,
             threadgroup_bytes=MAX_THREADGROUP_BYTES if size is None else size,
             max_threads=kernel.max_threads or DEFAULT_MAX_THREADS,
@@ -81,8 +127,8 @@ def translate(
         else:
             entry = entry_points(info, expression, size != 0, in_registers)
         entries.append(f"namespace {'::'.join(scope)} {{\n{entry}}}\n" if scope else entry)
-    text = _assemble(tokens, name, _constant_definitions(constant_numbers, constants or {}), entries)
-    return Translation(text, tuple(infos))
+    definitions = _constant_definitions(constant_numbers, constants or {})
+    return Draft(tokens, target, tuple(infos), definitions, entries, suspicious)
 
 
 def _preprocess(source: str, include_dirs: Sequence[str | pathlib.Path], name: str) -> str:
@@ -155,12 +201,12 @@ def _constant_definitions(numbers: Mapping[str, int], values: Mapping[int | str,
     return "".join(line + "\n" for line in lines)
 
 
-def _assemble(tokens: Tokens, name: str, definitions: str, entries: list[str]) -> str:
+def _assemble(body: str, name: str, definitions: str, entries: list[str]) -> str:
     """User functions are inlined throughout, so that a barrier or shuffle has one address per place in the text."""
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
     return (
         f'#include <metal_stdlib>\n#include "msl/entry.h"\n{definitions}'
         "#pragma clang attribute push(__attribute__((always_inline)), apply_to = function)\n"
-        f'#line 1 "{quoted}"\n{tokens.join()}\n'
+        f'namespace {strict_types.MARKER} {{}}\n#line 1 "{quoted}"\n{body}\n'
         '#line 1 "<entry points>"\n#pragma clang attribute pop\n' + "".join(entries)
     )

@@ -44,6 +44,7 @@ class Outline:
     records: list[Region]
     statements: list[tuple[int, int, tuple[str, ...]]]  # namespace-scope statements that end with ';'
     templates: set[str]
+    members: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # the same in the bodies of records
 
 
 def parse_outline(tokens: Tokens) -> Outline:
@@ -61,8 +62,11 @@ def _walk(
     while i < end:
         item = tokens[i]
         if item == ";":
-            if record is None and i > head:
-                outline.statements.append((head, i, scope))
+            if i > head:
+                if record is None:
+                    outline.statements.append((head, i, scope))
+                else:
+                    outline.members.append((head, i))
             head = tokens.after(i)
         elif item in ("(", "[", "[["):
             i = tokens.closing(i)

@@ -17,7 +17,7 @@ _RESERVED = {
 }  # fmt: skip
 _OBJECT_SPACES = {"thread": "", "threadgroup": "threadgroup", "device": "__global", "constant": "__global"}
 _COMPONENTS = ("xyzw", "rgba")
-_ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "&=", "|=", "^="}
+_ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<="}
 _NUMBER = re.compile(r"\.?\d")
 _VECTOR_NAME = re.compile(r"(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]|vec")
 _OPENERS = ("(", "[", "{", "[[")
@@ -75,8 +75,13 @@ def rewrite_swizzles(tokens: Tokens, outline: Outline) -> None:
         lanes = _swizzle(tokens[at])
         if lanes is None or tokens[at] in members or tokens[tokens.after(at)] == "(":
             continue
-        method = "msl_set" if tokens[tokens.after(at)] in _ASSIGNMENTS else "msl_get"
+        method = "msl_set" if _is_assigned(tokens, tokens.after(at)) else "msl_get"
         tokens.items[at] = f"template {method}<{', '.join(map(str, lanes))}>()"
+
+
+def _is_assigned(tokens: Tokens, i: int) -> bool:
+    """Whether an assignment begins at a token; `>>=` is two of them, because `>>` may end template arguments."""
+    return tokens[i] in _ASSIGNMENTS or (tokens[i] == ">" and tokens[i + 1] == ">=")
 
 
 def _swizzle(name: str) -> list[int] | None:

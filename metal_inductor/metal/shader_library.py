@@ -7,7 +7,7 @@ call returns when the kernel has run, and to PTX for CUDA, where it returns when
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -113,6 +113,7 @@ class ShaderKernel:
         arg_casts: str | Mapping[int, str] | None = None,
         threadgroup_memory: Mapping[int, int] | None = None,
         error_buf_idx: int | None = None,
+        checks: bool | str | Iterable[str] | None = None,
     ) -> None:
         """Binds argument i to buffer(i) and runs `threads` threads: on the CPU to their end, on CUDA in stream order.
 
@@ -125,10 +126,14 @@ class ShaderKernel:
         threadgroup_memory: bytes of each threadgroup(i) argument by i; torch.mps has no such option.
         error_buf_idx: the buffer that is to be c10::metal::ErrorMessages, behind the arguments or instead of one; the
         call then waits for the kernel, to read it.
+        checks: on the CPU, what to watch while the kernel runs: True or "all", False, or names among races, bounds,
+        alignment, uninitialised and barriers; None: what METAL_INDUCTOR_CHECKS says. They need the kernel compiled anew
+        and run it slowly, on one core.
         Raises TypeError for an argument of another type, ValueError for a value that does not fit,
         torch.AcceleratorError for an error that the kernel reported there, and on the CPU MetalRuntimeError when the
-        kernel fails.
+        kernel fails, which is a MetalCheckError with `reports` when checks found mistakes.
         """
+        runner = self._runner if checks is None else self._with_checks(checks)
         errors = None if error_buf_idx is None else ErrorBuffer(self._runner.device)
         buffers = args if errors is None else errors.among(args, error_buf_idx)
         if len(buffers) > limits.MAX_BUFFERS:
@@ -144,10 +149,16 @@ class ShaderKernel:
             raise ValueError(f"kernel '{self.name}': threads={extents} and group_size={group} differ in their axes")
         ones = (1,) * (3 - len(extents))
         try:
-            self._runner.launch(self.name, bound, extents + ones, group + ones, threadgroup_memory or {})
+            runner.launch(self.name, bound, extents + ones, group + ones, threadgroup_memory or {})
         finally:
             if errors is not None:
                 errors.check()  # first: on the CPU, threads that return with an error miss the barriers of the others
+
+    def _with_checks(self, checks: bool | str | Iterable[str]) -> Runner:
+        if self._runner.device.type != "cpu":
+            raise ValueError(f"kernel '{self.name}': checks={checks!r}: kernels can be checked on the CPU only, "
+                             f"not on {self._runner.device}")  # fmt: skip
+        return self._runner.with_checks(checks)
 
     def _default_threads(self, args: Sequence[Any]) -> int:
         for argument in args:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import collections
+import dataclasses
 import operator
 import re
+from collections.abc import Sequence
 
-from .kernel_info import MAX_THREADGROUP_BYTES
+from . import clang
+from .kernel_info import MAX_THREADGROUP_BYTES, KernelInfo
 from .outline import Function
 from .tokens import Tokens
 
@@ -25,6 +29,28 @@ _OPERATORS = {
 }  # fmt: skip
 
 
+# Left in the compiled text, in the kernel's own code: all functions are inlined.
+_MARK = '__asm__ volatile("/* msl_threadgroup_bytes %c0 */" :: "i"(msl::threadgroup_bytes<{types}>()))'
+_MARKED = re.compile(r"\bmsl_threadgroup_bytes (\d+)")
+
+
+def measured(info: KernelInfo, code: str) -> KernelInfo:
+    """The kernel with the bytes that its compiled text is marked with: what only the compiler could tell."""
+    marks = [int(mark) for mark in _MARKED.findall(code)]
+    return dataclasses.replace(info, threadgroup_bytes=max(marks)) if marks else info
+
+
+def measured_on_cpu(kernels: Sequence[KernelInfo], text: str) -> list[KernelInfo]:
+    """The kernels of a Translation with their true bytes: asks the compiler where the text does not say."""
+    if all(info.threadgroup_bytes < MAX_THREADGROUP_BYTES for info in kernels):
+        return list(kernels)
+    code = clang.assembly_cpu(text)
+    functions: dict[str, str] = collections.defaultdict(str)
+    for symbol, body in re.findall(r"^msl_(?:fiber|loop)_(\w+):(.*?)^\s*\.size\b", code, re.M | re.S):
+        functions[symbol] += body
+    return [measured(info, functions[info.symbol]) for info in kernels]
+
+
 def place_variables(tokens: Tokens, kernel: Function) -> int | None:
     """Rewrites the threadgroup variables of a kernel.
 
@@ -41,10 +67,12 @@ def place_variables(tokens: Tokens, kernel: Function) -> int | None:
             alias = f"msl_type_of_{name}"
             parts.append(
                 f"typedef {type_text} {alias}{extents}; threadgroup {alias} &{name} = "
-                f"*(threadgroup {alias} *)({BLOCK} + msl::threadgroup_bytes<{', '.join(types)}>())"
+                f"MSL_THREADGROUP_VARIABLE({alias}, {name}, {BLOCK}, msl::threadgroup_bytes<{', '.join(types)}>())"
             )
             types.append(f"{type_text}{extents}")
             sizes.append(_bytes(type_text, extents))
+            if total is None or None in sizes:
+                parts.append(_MARK.format(types=", ".join(types)))
         if (begin, end) == declarations[-1]:
             parts.append(
                 f"static_assert(msl::threadgroup_bytes<{', '.join(types)}>() <= msl::threadgroup_limit, "

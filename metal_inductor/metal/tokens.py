@@ -12,7 +12,7 @@ _TOKEN = re.compile(
     re.S | re.X,
 )
 _BLANK = re.compile(r"\s|//|/\*|#")
-_LINE_MARKER = re.compile(r'#(?:line)?\s*(\d+)\s+"((?:\\.|[^"\\])*)"')
+LINE_MARKER = re.compile(r'#(?:line)?\s*(\d+)\s+"((?:\\.|[^"\\])*)"')
 _CLOSERS = {"(": ")", "[": "]", "{": "}", "[[": "]]"}
 
 
@@ -97,14 +97,14 @@ class Tokens:
     def erase(self, begin: int, end: int) -> None:
         """Removes [begin, end) but keeps its line breaks and line markers."""
         for i in range(begin, end):
-            if not _LINE_MARKER.match(self.items[i]):
+            if not LINE_MARKER.match(self.items[i]):
                 self.items[i] = "\n" * self.items[i].count("\n")
 
     def place(self, index: int) -> tuple[str, int]:
         """File and line of the token at `index`, as the preprocessor's line markers give them."""
         file, line = self.name, 1
         for item in self.items[:index]:
-            marker = _LINE_MARKER.match(item) if item.startswith("#") else None
+            marker = LINE_MARKER.match(item) if item.startswith("#") else None
             if marker:
                 line, file = int(marker.group(1)) - 1, marker.group(2)
             line += item.count("\n")

@@ -27,11 +27,16 @@ import metal_inductor
 from metal_inductor import cache, config
 from metal_inductor.metal import limits
 from metal_inductor.metal.kernel_info import KernelInfo
+from metal_inductor.runtime import checks
+from metal_inductor.runtime.errors import MetalRuntimeError
 
 if TYPE_CHECKING:
     from metal_inductor.metal import frontend
 
-_NATIVE_SOURCES = ("platform.h", "abi.h", "context.c", "core.h", "simdgroup.c", "dispatch.c", "pool.c", "queue.c")
+_NATIVE_SOURCES = (
+    "platform.h", "abi.h", "context.c", "core.h", "job.h", "simdgroup.c", "checks.c", "checked_dispatch.c",
+    "dispatch.c", "pool.c", "queue.c",
+)  # fmt: skip
 _ERROR_BYTES = 512
 _Geometry = ctypes.c_uint32 * 6
 _POINTER = ctypes.c_void_p
@@ -40,18 +45,28 @@ _SIGNATURES = {  # name: (result, arguments)
     "msl_configure": (None, (ctypes.c_uint32, ctypes.c_uint64)),
     "msl_completed": (ctypes.POINTER(ctypes.c_uint64), ()),
     "msl_kernel_create": (_POINTER, (ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint32, ctypes.c_uint32)),
-    "msl_list_create": (_POINTER, (_POINTER,)),
+    "msl_kernel_instrument": (ctypes.c_int, (_POINTER, _POINTER, _POINTER, ctypes.c_uint64)),
+    "msl_list_create": (_POINTER, (_POINTER, _POINTER)),
+    "msl_list_check": (None, (_POINTER, ctypes.c_uint32, ctypes.c_uint32)),
     "msl_list_free": (None, (_POINTER,)),
     "msl_list_add": (ctypes.c_int, (_POINTER, _POINTER, _Geometry, _POINTER, ctypes.c_uint32, ctypes.c_uint32)),
     "msl_list_set_threads": (None, (_POINTER, ctypes.c_uint32, _Geometry)),
     "msl_list_commit": (ctypes.c_uint64, (_POINTER, ctypes.c_uint32, ctypes.c_uint32)),
-    "msl_run": (ctypes.c_int, (_POINTER, _Geometry, _POINTER, ctypes.c_uint32, ctypes.c_char_p)),
-    "msl_drain": (ctypes.c_int, (ctypes.c_char_p,)),
+    "msl_run": (ctypes.c_int, (_POINTER, _Geometry, _POINTER, ctypes.c_uint32, _POINTER, ctypes.c_char_p)),
+    "msl_drain": (ctypes.c_int, (ctypes.c_char_p, _POINTER)),
 }
 
 
-class MetalRuntimeError(RuntimeError):
-    """A kernel failed while running; the rest of its command buffer did not run."""
+class _RunOptions(ctypes.Structure):
+    """`RunOptions` of native/queue.c."""
+
+    _fields_ = [
+        *[(name, ctypes.c_uint32) for name in ("length_count", "checks", "other_count", "unused")],
+        *[(name, _POINTER) for name in ("lengths", "extents", "others", "checked")],
+    ]
+
+
+_PLAIN_RUN = _RunOptions()
 
 
 class _Native:
@@ -84,6 +99,12 @@ class _Native:
         if not hasattr(self._error, "buffer"):
             self._error.buffer = ctypes.create_string_buffer(_ERROR_BYTES)
         return self._error.buffer
+
+    def check_result(self) -> checks.CheckResult:
+        if not hasattr(self._error, "checked"):
+            self._error.checked = checks.CheckResult()
+        self._error.checked.count = 0
+        return self._error.checked
 
     def keep(self, ticket: int, owner: object) -> None:
         """Keeps `owner` alive until the command buffer `ticket` is done. Each dictionary step is atomic: no lock."""
@@ -178,43 +199,61 @@ def drain() -> None:
         return
     native = _native
     error = native.error_buffer()
-    failed = native.drain(error)
+    checked = native.check_result()
+    failed = native.drain(error, ctypes.byref(checked))
     completed = native.completed_tickets[0]
     for ticket in [ticket for ticket in list(native.in_flight) if ticket <= completed]:
         native.in_flight.pop(ticket, None)
     if failed:
-        raise MetalRuntimeError(error.value.decode())
+        raise _failure(error.value.decode(), checked)
+
+
+def _failure(message: str, checked: checks.CheckResult) -> MetalRuntimeError:
+    """What a failed command buffer raises."""
+    if not checked.count:
+        return MetalRuntimeError(message)
+    return checks.MetalCheckError(checked.in_words(lambda handle: _checked_kernels[handle]))
 
 
 @atexit.register
 def _drain_at_exit() -> None:
     """Memory of the process must not go while a kernel still writes to it; nobody is left to hear of an error."""
     if _native is not None:
-        _native.drain(_native.error_buffer())
+        _native.drain(_native.error_buffer(), None)
 
 
 class CpuLibrary:
-    """One translated and loaded Metal library. `kernels`: KernelInfo by kernel name."""
+    """One translated and loaded Metal library. `kernels`: KernelInfo by kernel name.
 
-    def __init__(self, path: pathlib.Path, kernels: Mapping[str, KernelInfo]) -> None:
+    notes: of a library that is instrumented for checks, else None.
+    """
+
+    def __init__(
+        self, path: pathlib.Path, kernels: Mapping[str, KernelInfo], notes: checks.Notes | None = None
+    ) -> None:
         self.path = path
         self.kernels = dict(kernels)
+        self.notes = notes
         _runtime()  # loaded first: the library's undefined symbols resolve to it
         shared = _load_shared(path)
-        self._kernels = {name: _Kernel(info, shared) for name, info in self.kernels.items()}
+        self._kernels = {name: _Kernel(info, shared, notes) for name, info in self.kernels.items()}
 
     @classmethod
-    def load(cls, source: str, include_dirs: Sequence[str | os.PathLike[str]] = ()) -> CpuLibrary:
+    def load(
+        cls, source: str, include_dirs: Sequence[str | os.PathLike[str]] = (), checked: bool | None = None
+    ) -> CpuLibrary:
         """Translates, compiles and loads Metal text through the kernel cache; equal text gives the same library.
 
+        checked: with hooks for the run-time checks; None: when METAL_INDUCTOR_CHECKS asks for any.
         Raises SyntaxError with the line of the user's text when it is not valid Metal.
         """
-        key = cache.key("cpu library", source, *map(os.fspath, include_dirs), compiler_identity())
+        checked = bool(checks.resolve(None)) if checked is None else checked
+        what = "checked cpu library" if checked else "cpu library"
+        key = cache.key(what, source, *map(os.fspath, include_dirs), compiler_identity())
         with _libraries_lock:
             library = _libraries.get(key)
         if library is None:
-            path, kernels = _compile(key, source, include_dirs)
-            library = cls(path, {info.name: info for info in kernels})
+            library = cls(*_compile(key, source, include_dirs, checked))
             with _libraries_lock:
                 library = _libraries.setdefault(key, library)
         return library
@@ -242,9 +281,9 @@ def compiler_identity() -> str:
 
 
 def _compile(
-    key: str, source: str, include_dirs: Sequence[str | os.PathLike[str]]
-) -> tuple[pathlib.Path, list[KernelInfo]]:
-    """The shared object and the kernels of a library, from the cache where both entries are there."""
+    key: str, source: str, include_dirs: Sequence[str | os.PathLike[str]], checked: bool
+) -> tuple[pathlib.Path, dict[str, KernelInfo], checks.Notes | None]:
+    """The shared object, the kernels and the notes of a library, from the cache where all entries are there."""
 
     @functools.cache
     def translation() -> frontend.Translation:
@@ -252,36 +291,54 @@ def _compile(
 
         return translate(source, target="cpu", include_dirs=tuple(map(os.fspath, include_dirs)))
 
-    def shared_object() -> bytes:
+    @functools.cache
+    def compiled() -> tuple[bytes, bytes]:
+        """The shared object and the notes of a checked one."""
         from metal_inductor.metal import clang
 
-        return clang.compile_cpu(translation().text)
+        if not checked:
+            return clang.compile_cpu(translation().text), b""
+        code, instrumented = clang.compile_cpu_checked(translation().text)
+        return code, checks.Notes.of(instrumented).to_json().encode()
+
+    def described() -> bytes:
+        from metal_inductor.metal.threadgroup_memory import measured_on_cpu
+
+        kernels = measured_on_cpu(translation().kernels, translation().text)
+        return json.dumps([info.to_json() for info in kernels]).encode()
 
     store = cache.default()
-    described = store.get_or_build(
-        cache.key(key, "kernels"),
-        ".json",
-        lambda: json.dumps([info.to_json() for info in translation().kernels]).encode(),
-    )
-    path = store.get_or_build(key, ".so", shared_object)
-    return path, [KernelInfo.from_json(text) for text in json.loads(described.read_bytes())]
+    kernels = store.get_or_build(cache.key(key, "kernels"), ".json", described)
+    path = store.get_or_build(key, ".so", lambda: compiled()[0])
+    notes = store.get_or_build(cache.key(key, "notes"), ".json", lambda: compiled()[1]) if checked else None
+    infos = [KernelInfo.from_json(text) for text in json.loads(kernels.read_bytes())]
+    return path, {info.name: info for info in infos}, checks.Notes.from_json(notes.read_text()) if notes else None
+
+
+_checked_kernels: dict[int, _Kernel] = {}  # by handle, for reports
 
 
 class _Kernel:
     """One kernel with its record in the runtime; checks what a dispatch of it is given."""
 
-    def __init__(self, info: KernelInfo, shared: ctypes.CDLL) -> None:
+    def __init__(self, info: KernelInfo, shared: ctypes.CDLL, notes: checks.Notes | None) -> None:
         limits.check_declaration(info)
         self.info = info
+        self.notes = notes
         # Threadgroup memory is per threadgroup, which the loop over a whole row does not know.
         has_memory = info.threadgroup_bytes > 0 or any(item.kind == "threadgroup" for item in info.arguments)
-        as_fibers = info.uses_fibers or has_memory
+        as_fibers = info.uses_fibers or has_memory or notes is not None
         loop = None if as_fibers else _address(shared, f"msl_loop_{info.symbol}")
         fiber = _address(shared, f"msl_fiber_{info.symbol}")
         # The runtime is loaded before any library: `shared` has its undefined symbols from it.
         self.handle = _runtime().kernel_create(info.name.encode(), fiber, loop, as_fibers, info.threadgroup_bytes)
-        if not self.handle:
+        if not self.handle or (notes is not None and not self._instrument(shared)):
             raise MemoryError("no memory for a kernel record")
+
+    def _instrument(self, shared: ctypes.CDLL) -> bool:
+        _checked_kernels[self.handle] = self
+        sites, image = _address(shared, "msl_check_sites"), _address(shared, "msl_check_image")
+        return bool(_runtime().kernel_instrument(self.handle, sites, image, checks.writable_buffers(self.info)))
 
     def geometry(self, threads: Sequence[int], group_size: Sequence[int]) -> ctypes.Array[ctypes.c_uint32]:
         """Sizes of a dispatch, three axes each, as the runtime takes them. ValueError names what is out of range."""
@@ -308,41 +365,49 @@ def run(
     threads: Sequence[int],
     group_size: Sequence[int],
     threadgroup_lengths: Mapping[int, int] | None = None,
+    checked: checks.CheckedRun | None = None,
 ) -> None:
     """Runs one kernel, behind all committed work, and waits. pointers[i]: address of buffer(i), 0 if unbound.
 
-    threadgroup_lengths: bytes of each threadgroup(i) argument.
-    Raises ValueError for a bad geometry or a missing buffer and MetalRuntimeError when the kernel fails.
+    threadgroup_lengths: bytes of each threadgroup(i) argument. checked: for a library that was loaded so.
+    Raises ValueError for a bad geometry or a missing buffer, MetalRuntimeError when the kernel fails, MetalCheckError
+    when checks found mistakes.
     """
-    if threadgroup_lengths:
-        dispatches = CpuDispatchList(len(pointers))
-        dispatches.pointers[:] = pointers
-        dispatches.add(library, name, range(len(pointers)), threads, group_size, threadgroup_lengths)
-        dispatches.commit()
-        drain()
-        return
     kernel = library.kernel(name)
     sizes = kernel.geometry(threads, group_size)
     kernel.check_buffers(range(len(pointers)))
-    kernel.threadgroup_lengths({})
     native = _runtime()
+    options, result = _PLAIN_RUN, native.check_result()
+    table = kernel.threadgroup_lengths(threadgroup_lengths or {})
+    if table or checked:
+        lengths = (ctypes.c_uint32 * len(table))(*table)
+        options = _RunOptions(length_count=len(table), lengths=ctypes.addressof(lengths))
+    if checked:
+        extents, others = checked.tables()
+        options.extents, options.others = ctypes.addressof(extents), ctypes.addressof(others)
+        options.checks, options.other_count = checked.wanted, len(checked.others)
+        options.checked = ctypes.addressof(result)
     error = native.error_buffer()
-    table = (ctypes.c_uint64 * len(pointers))(*pointers)
-    if native.run(kernel.handle, sizes, table, len(pointers), error):
-        raise MetalRuntimeError(error.value.decode())
+    addresses = (ctypes.c_uint64 * len(pointers))(*pointers)
+    if native.run(kernel.handle, sizes, addresses, len(pointers), ctypes.byref(options), error):
+        raise _failure(error.value.decode(), result)
 
 
 class CpuDispatchList:
     """A frozen list of dispatches that read their buffers' addresses from one table when they run.
 
     n_slots: entries of `pointers`, a uint64 array that the caller fills before a commit and leaves alone until drained.
+    wanted: checks for the kernels of checked libraries, as `checks.resolve` gives them; `extents` (uint64 [n_slots, 2])
+    then has to hold where the memory behind each pointer begins and ends.
     Several threads may each commit their own list; one list belongs to one thread at a time.
     """
 
-    def __init__(self, n_slots: int) -> None:
+    def __init__(self, n_slots: int, wanted: int = 0) -> None:
         self.pointers = np.zeros(n_slots, np.uint64)
+        self.extents = np.zeros((n_slots if wanted else 0, 2), np.uint64)
+        self._wanted = wanted
         self._native = _runtime()
-        self._list = self._native.list_create(self.pointers.ctypes.data)
+        self._list = self._native.list_create(self.pointers.ctypes.data, self.extents.ctypes.data)
         if not self._list:
             raise MemoryError("no memory for a dispatch list")
         self._kernels: list[_Kernel] = []
@@ -384,6 +449,8 @@ class CpuDispatchList:
         index = self._native.list_add(self._list, kernel.handle, sizes, table, len(slots), len(lengths))
         if index < 0:
             raise MemoryError("no memory for a dispatch")
+        if self._wanted and kernel.notes is not None:
+            self._native.list_check(self._list, index, self._wanted)
         self._kernels.append(kernel)
         return index
 

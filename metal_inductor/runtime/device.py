@@ -60,7 +60,10 @@ class CpuDevice:
         return CpuLibrary.load(source), cache.counters.compiled > before
 
     def new_list(self, slots: int) -> DispatchList:
-        return CpuList(slots)
+        from metal_inductor.runtime import checks
+
+        wanted = checks.resolve(None)
+        return CheckedCpuList(slots, wanted) if wanted else CpuList(slots)
 
     def drain(self) -> None:
         from metal_inductor.runtime.cpu import drain
@@ -71,10 +74,10 @@ class CpuDevice:
 class CpuList:
     """`CpuDispatchList` with tensors in the place of addresses."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, wanted_checks: int = 0) -> None:
         from metal_inductor.runtime.cpu import CpuDispatchList
 
-        self._list = CpuDispatchList(slots)
+        self._list = CpuDispatchList(slots, wanted_checks)
         self.add = self._list.add
         self.set_threads = self._list.set_threads
         self.commit = self._list.commit
@@ -86,6 +89,20 @@ class CpuList:
     def bind_host(self, slot: int, array: np.ndarray) -> None:
         self._arrays[slot] = array
         self._list.pointers[slot] = array.ctypes.data
+
+
+class CheckedCpuList(CpuList):
+    """A list whose kernels are checked: it knows where the memory of each buffer ends."""
+
+    def bind(self, slot: int, tensor: torch.Tensor) -> None:
+        from metal_inductor.runtime.checks import storage_extent
+
+        super().bind(slot, tensor)
+        self._list.extents[slot] = storage_extent(tensor)
+
+    def bind_host(self, slot: int, array: np.ndarray) -> None:
+        super().bind_host(slot, array)
+        self._list.extents[slot] = array.ctypes.data, array.ctypes.data + array.nbytes
 
 
 class CudaDevice:

@@ -1,14 +1,14 @@
-"""`compile_shader` on the CPU has the call contract of `torch.mps.compile_shader`."""
+"""`compile_shader` has the call contract of `torch.mps.compile_shader`, on every device."""
 
 from __future__ import annotations
 
+import struct
 import threading
 
 import pytest
 import torch
 
 import metal_inductor
-from metal_inductor.runtime.cpu import MetalRuntimeError, configure
 
 SOURCE = """
 #include <metal_stdlib>
@@ -62,11 +62,35 @@ kernel void divergent(device float* out, uint i [[thread_position_in_grid]]) {
   out[i] = sum;
 }
 
-kernel void deadlock(device float* out, uint i [[thread_position_in_threadgroup]]) {
-  if (i < 5) return;
-  threadgroup_barrier(mem_flags::mem_none);
-  out[i] = 1;
+kernel void dynamic_memory(device float* out, device const float* in, threadgroup float* first [[threadgroup(1)]],
+                           threadgroup float* second [[threadgroup(0)]], uint i [[thread_position_in_threadgroup]],
+                           uint t [[thread_position_in_grid]], uint n [[threads_per_threadgroup]]) {
+  threadgroup float own[8];
+  if (i < 8) own[i] = in[t] + 0.5f;
+  first[i] = in[t];
+  second[n - 1 - i] = in[t];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[t] = first[n - 1 - i] + 1000 * second[n - 1 - i] + own[i & 7] * 1e6f;
 }
+
+struct record { int count; float4 weights; packed_short3 tail; };
+kernel void by_reference(device float* out, constant record& r, constant float* list,
+                         uint i [[thread_position_in_grid]]) {
+  record copy = r;
+  constant float* chosen = i & 1 ? list : (constant float*)&r.weights;
+  out[i] = copy.count + r.weights[i & 3] * 10 + copy.tail[i % 3] * 100 + chosen[i & 3] * 1000;
+}
+
+template <typename T, int N>
+kernel void sized(device T* out, uint i [[thread_position_in_threadgroup]]) {
+  threadgroup T first[N];
+  threadgroup float second[3];
+  first[i] = out[i]; second[i & 1] = 1;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  out[i] = first[i ^ 1] + T(second[i & 1]);
+}
+template [[host_name("sized_float")]] kernel void sized<float, 100>(device float*, uint);
+template [[host_name("sized_half")]] kernel void sized<half, 64>(device half*, uint);
 
 [[max_total_threads_per_threadgroup(64)]]
 kernel void narrow(device float* out, uint i [[thread_position_in_grid]]) { out[i] = 1; }
@@ -74,8 +98,15 @@ kernel void narrow(device float* out, uint i [[thread_position_in_grid]]) { out[
 
 
 @pytest.fixture(scope="module")
-def library():
-    return metal_inductor.compile_shader(SOURCE, device="cpu")
+def library(metal_device):
+    return metal_inductor.compile_shader(SOURCE, device=metal_device)
+
+
+@pytest.fixture(autouse=True)
+def tensors_on_the_device(metal_device):
+    """Tensors are made where the kernels run unless a test says otherwise."""
+    with torch.device(metal_device):
+        yield
 
 
 def test_kernels_are_attributes(library):
@@ -91,6 +122,8 @@ def test_a_kernel_tells_its_limits(library):
     assert library.narrow.max_threads_per_threadgroup == 64
     assert library.full.static_thread_group_memory_length == 0
     assert library.row_sum.static_thread_group_memory_length == 128
+    assert library.sized_float.static_thread_group_memory_length == 400 + 16
+    assert library.sized_half.static_thread_group_memory_length == 128 + 16
 
 
 def test_without_threads_the_first_tensor_decides(library):
@@ -158,6 +191,71 @@ def test_a_scalar_tensor_can_be_read_and_written(library):
     assert out.item() == 1.25
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_scalar_tensor_on_the_cpu_is_copied_in(library, dtype):
+    out = torch.zeros(40)
+    library.full(out, torch.tensor(2.5, dtype=dtype, device="cpu"))
+    assert (out == 2.5).all()
+
+
+def test_threadgroup_arguments_get_the_memory_that_a_call_says(library):
+    given, out = torch.arange(96.0), torch.zeros(96)
+    library.dynamic_memory(out, given, threads=96, group_size=32, threadgroup_memory={0: 128, 1: 128})
+    rows = given.view(3, 32)
+    own = rows[:, :8].repeat(1, 4) + 0.5
+    assert torch.equal(out.view(3, 32), rows.flip(1) + 1000 * rows + own * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ({0: 128}, r"threadgroup\(1\) needs a length"),
+        ({0: 128, 1: 0}, r"threadgroup\(1\) needs a length"),
+        ({0: 16384, 1: 16384}, "32800 bytes of threadgroup memory, Metal has 32768"),
+        ({0: 16, 1: 16, 2: 16}, r"threadgroup\(2\).*its arguments: \[0, 1\]"),
+    ],
+)
+def test_threadgroup_lengths_are_checked(library, lengths, message):
+    with pytest.raises(ValueError, match=message):
+        library.dynamic_memory(torch.zeros(4), torch.zeros(4), threads=4, group_size=4, threadgroup_memory=lengths)
+
+
+@pytest.mark.parametrize("record_by_value", [False, True])
+@pytest.mark.parametrize("list_by_value", [False, True])
+def test_structures_and_lists_by_value_or_in_a_tensor(library, metal_device, record_by_value, list_by_value):
+    bits = struct.pack("=i12x4f3h2x", 7, 1.0, 2.0, 3.0, 4.0, -5, 6, 7)
+    record = (
+        list(struct.unpack("=5q", bits)) if record_by_value else torch.frombuffer(bytearray(bits), dtype=torch.uint8)
+    )
+    values = [11.0, 12.0, 13.0, 14.0]
+    out = torch.zeros(12)
+    moved = record if record_by_value else record.to(metal_device)
+    library.by_reference(out, moved, values if list_by_value else torch.tensor(values))
+    weights, tail = [1, 2, 3, 4], [-5, 6, 7]
+    chosen = [(values if i & 1 else weights)[i & 3] for i in range(12)]
+    expected = [7 + weights[i & 3] * 10 + tail[i % 3] * 100 + chosen[i] * 1000 for i in range(12)]
+    assert out.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("grid", "group"), [((1, 70000), (1, 1)), ((3, 2, 300), (1, 2, 128)), ((2, 1, 66000), (2, 1, 1))]
+)
+def test_grids_and_threadgroups_that_a_device_must_fold(library, grid, group):
+    wide = grid + (1,) * (3 - len(grid))
+    out = torch.zeros(*wide[::-1], 15, dtype=torch.int32)
+    library.where_am_i(out, threads=grid, group_size=group)
+    position = torch.stack(torch.meshgrid(*(torch.arange(n) for n in wide[::-1]), indexing="ij")[::-1], -1)
+    assert torch.equal(out[..., :3].long(), position) and (out[..., 14] == 7).all()
+    assert torch.equal(out[..., 12], out[..., 13] % 32)
+
+
+def test_many_bytes_by_value_in_one_call(library):
+    values = [float(k) for k in range(1024)]
+    out = torch.zeros(1024)
+    library.copy_float(out, values, *[values] * 5)
+    assert out.tolist() == values
+
+
 @pytest.mark.parametrize(
     ("grid", "group"), [((5,), (3,)), ((7, 5), (4, 2)), ((5, 6, 7), (2, 4, 3)), ((70, 2), (64, 1))]
 )
@@ -174,13 +272,10 @@ def test_edge_threadgroups_are_smaller(library, grid, group):
 
 
 @pytest.mark.parametrize("threads", [32, 100, 256, 1024])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_simdgroups_and_barriers(library, threads, seed):
-    configure(schedule=seed)
+def test_simdgroups_and_barriers(library, threads):
     given, out = torch.rand(9, 1000), torch.zeros(9)
     library.row_sum(out, given, 1000, threads=9 * threads, group_size=threads)
     torch.testing.assert_close(out, given.sum(1))
-    configure(schedule=0)
 
 
 def test_divergent_simd_sums_stay_apart(library):
@@ -197,14 +292,6 @@ def test_no_threads_is_no_work(library, threads):
     assert not out.any()
 
 
-def test_a_deadlock_is_an_error_and_the_process_goes_on(library):
-    with pytest.raises(MetalRuntimeError, match="'deadlock'.*threadgroup_barrier"):
-        library.deadlock(torch.zeros(64), threads=64, group_size=64)
-    out = torch.zeros(4)
-    library.full(out, 1.0)
-    assert out.all()
-
-
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
@@ -215,6 +302,9 @@ def test_a_deadlock_is_an_error_and_the_process_goes_on(library):
         ((torch.zeros(4), [1, None]), {}, TypeError, "None in a list"),
         ((torch.zeros(4), [1, 2.0]), {}, TypeError, "ints only"),
         ((torch.zeros(4), 2**63), {}, ValueError, "64-bit"),
+        ((torch.zeros(4), [1] * 513), {}, ValueError, "4104 bytes by value.*at most 4096"),
+        ((torch.zeros(4), [torch.zeros(4, device="meta")]), {}, ValueError, "on meta"),
+        ((torch.zeros(4), 1.0), {"threadgroup_memory": {0: 16}}, ValueError, "is no argument"),
         ((torch.zeros(4, device="meta"), 1.0), {}, ValueError, "on meta"),
         ((torch.zeros(4, dtype=torch.float64), 1.0), {}, TypeError, "float64"),
         ((torch.zeros(4).to_sparse(), 1.0), {}, ValueError, "dense"),
@@ -233,9 +323,10 @@ def test_a_deadlock_is_an_error_and_the_process_goes_on(library):
         ((1.0, 1.0), {}, ValueError, "threads must be given"),
     ],
 )
-def test_bad_calls_say_what_is_wrong(library, arguments, options, error, message):
+def test_bad_calls_say_what_is_wrong(library, metal_device, arguments, options, error, message):
+    there = [a.to(metal_device) if getattr(a, "device", None) == torch.device("cpu") else a for a in arguments]
     with pytest.raises(error, match=message):
-        library.full(*arguments, **options)
+        library.full(*there, **options)
 
 
 def test_the_kernels_own_limit_is_enforced(library):
@@ -260,9 +351,9 @@ def test_a_conjugate_view_is_refused(library):
         "kernel void broken(device float* out) { threadgroup float big[8193]; big[0] = 1; out[0] = big[0]; }",
     ],
 )
-def test_invalid_metal_is_a_syntax_error(source):
+def test_invalid_metal_is_a_syntax_error(source, metal_device):
     with pytest.raises(SyntaxError):
-        metal_inductor.compile_shader(source, device="cpu")
+        metal_inductor.compile_shader(source, device=metal_device)
 
 
 def test_bad_devices_and_sources_are_named():
@@ -282,9 +373,9 @@ def test_without_a_device_the_best_there_is(monkeypatch):
     assert metal_inductor.compile_shader(SOURCE, device="mps") == ("torch", SOURCE)
 
 
-def test_equal_text_compiles_once():
-    first = metal_inductor.compile_shader(SOURCE, device="cpu")
-    second = metal_inductor.compile_shader(SOURCE, device=torch.device("cpu"))
+def test_equal_text_compiles_once(metal_device):
+    first = metal_inductor.compile_shader(SOURCE, device=metal_device)
+    second = metal_inductor.compile_shader(SOURCE, device=torch.device(metal_device))
     assert first._runner.library is second._runner.library
 
 

@@ -26,8 +26,8 @@ def test_parameters_are_buffers_grid_and_threadgroup_offsets():
         " threadgroup float* s [[threadgroup(0)]], uint t [[thread_position_in_grid]]) {"
         " s[t] = o[t]; o[t] = s[t] * n; }"
     )
-    declared = re.findall(r"\.param \.(\w+)", body(text, "k0").split("{")[0])
-    assert declared == ["u64", "u64", "u32", "u32", "u32", "u32"]
+    declared = re.findall(r"\.param (\.u\d\d|\.align 4 \.b8).*?(\[\d+\])?,?$", body(text, "msl_k0").split("{")[0], re.M)
+    assert declared == [(".u64", ""), (".u64", ""), (".align 4 .b8", "[48]"), (".u32", "")]
 
 
 def test_vectors_load_sixteen_bytes():

@@ -6,12 +6,12 @@ typedef struct {
   uint grid_position[3], group_position[3], position_in_group[3], group_size[3], dispatch_group_size[3], groups[3], grid[3];
   uint lane, simdgroup, simdgroups, index_in_group;
 } MslThread;
-typedef struct { ulong value[32]; uint mask, pad; } MslExchange;
+typedef struct { ulong value[32]; uint mask, combined; ulong more[32][2]; } MslExchange;
 
 #define CONVERGENT __attribute__((convergent, nomerge))
 MslThread *msl_self(void);
-const MslExchange *msl_simd_exchange(ulong bits, uint op_site) CONVERGENT;
-const void *msl_simd_exchange_wide(const void *data, uint bytes, uint op_site) CONVERGENT;
+MslExchange *msl_simd_exchange(ulong bits, uint op_site) CONVERGENT;
+MslExchange *msl_simd_exchange_wide(ulong first, ulong second, ulong third) CONVERGENT;
 void msl_threadgroup_barrier(void) CONVERGENT;
 void msl_simdgroup_barrier(void) CONVERGENT;
 
@@ -86,13 +86,16 @@ KERNEL(early_return) {
 
 KERNEL(wide) {
   MslThread *t = msl_self();
-  ulong row[8];
-  for (uint i = 0; i < 8; i++) row[i] = 8 * flat(t) + i;
-  const char *posted = msl_simd_exchange_wide(row, sizeof row, 0);
-  ulong sum = 0;
-  for (uint lane = 0; lane < 32; lane++)
-    for (uint i = 0; i < 8; i++) sum += *(const uint *)(posted + 32 * 64) >> lane & 1 ? ((const ulong *)(posted + 64 * lane))[i] : 0;
-  ((ulong *)buffers[0])[flat(t)] = sum;
+  ulong first = 3 * flat(t);
+  MslExchange *posted = msl_simd_exchange_wide(first, first + 1, first + 2);
+  if (!posted->combined) {
+    posted->combined = 1;
+    ulong sum = 0;
+    for (uint lane = 0; lane < 32; lane++)
+      sum += posted->mask >> lane & 1 ? posted->value[lane] + posted->more[lane][0] + posted->more[lane][1] : 0;
+    for (uint lane = 0; lane < 32; lane++) posted->value[lane] = sum + lane;
+  }
+  ((ulong *)buffers[0])[flat(t)] = posted->value[t->lane];
 }
 
 /* Reverses each threadgroup through threadgroup memory, three times with barriers between. */

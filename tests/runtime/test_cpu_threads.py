@@ -106,11 +106,14 @@ def test_lanes_that_returned_or_do_not_exist_take_no_part(launch):
     np.testing.assert_array_equal(out, [20] * 20 + [0] * 12 + [10] * 10 + [0] * 22)
 
 
-def test_a_wide_exchange_carries_64_bytes_of_each_lane(launch):
+@pytest.mark.parametrize("seed", [0, 4])
+def test_a_wide_exchange_carries_three_words_of_each_lane_and_one_lane_works_for_all(launch, seed):
+    cpu.configure(schedule=seed)
     out = np.zeros(80, np.uint64)
     launch("wide", out, threads=80, group=80)
-    rows = np.arange(80 * 8).reshape(80, 8)
-    np.testing.assert_array_equal(out, np.repeat([rows[:32].sum(), rows[32:64].sum(), rows[64:].sum()], [32, 32, 16]))
+    rows = np.arange(80 * 3).reshape(80, 3)
+    sums = np.repeat([rows[:32].sum(), rows[32:64].sum(), rows[64:].sum()], [32, 32, 16])
+    np.testing.assert_array_equal(out, sums + np.arange(80) % 32)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -21,7 +21,7 @@ typedef uint64_t msl_u64;
 #endif
 
 #define MSL_SIMD_WIDTH 32
-#define MSL_WIDE_LANE_BYTES 64
+#define MSL_MORE_WORDS 2
 
 typedef struct {
   msl_u32 thread_position_in_grid[3];
@@ -39,19 +39,21 @@ typedef struct {
 
 typedef struct {
   msl_u64 value[MSL_SIMD_WIDTH];
-  msl_u32 mask; /* bit i: lane i took part */
-  msl_u32 pad;
+  msl_u32 mask;     /* bit i: lane i took part */
+  msl_u32 combined; /* 0 until the first lane that goes on has replaced the values by their combination */
+  msl_u64 more[MSL_SIMD_WIDTH][MSL_MORE_WORDS]; /* of msl_simd_exchange_wide */
 } MslExchange;
 
 /* The running thread. Its address stays the same while the fiber lives, so translated code may keep it. */
 MSL_RUNTIME MslThread *msl_self(void) __attribute__((const));
 
 /* All active lanes of the simdgroup post 8 bytes; returns when all have arrived. The result stays valid until this
- * lane's next exchange. op_site 0: the return address tells diverged lanes apart, and the lowest one is released first. */
-const MSL_RUNTIME MslExchange *msl_simd_exchange(msl_u64 bits, msl_u32 op_site) __attribute__((convergent, nomerge));
+ * lane's next exchange. op_site 0: the return address tells diverged lanes apart, and the lowest one is released first.
+ * Lanes that meet are at one place in the text, so they do the same with the values: the first may do it for all. */
+MSL_RUNTIME MslExchange *msl_simd_exchange(msl_u64 bits, msl_u32 op_site) __attribute__((convergent, nomerge));
 
-/* As above with up to MSL_WIDE_LANE_BYTES per lane; returns 32 blocks of MSL_WIDE_LANE_BYTES, then the mask as a u32. */
-const MSL_RUNTIME void *msl_simd_exchange_wide(const MSL_RUNTIME void *data, msl_u32 bytes, msl_u32 op_site)
+/* As above with three words of each lane: value, more[0], more[1]. */
+MSL_RUNTIME MslExchange *msl_simd_exchange_wide(msl_u64 first, msl_u64 second, msl_u64 third)
     __attribute__((convergent, nomerge));
 
 void msl_threadgroup_barrier(void) __attribute__((convergent, nomerge));

@@ -7,17 +7,17 @@ typedef struct {
   uint32_t thread_index_in_simdgroup, simdgroup_index_in_threadgroup, simdgroups_per_threadgroup, thread_index_in_threadgroup;
 } MslThread;
 
-enum { SIMD_WIDTH = 32, WIDE_BYTES = 64, MAX_THREADS = 1024, MAX_SIMDGROUPS = MAX_THREADS / SIMD_WIDTH };
+enum { SIMD_WIDTH = 32, MORE_WORDS = 2, MAX_THREADS = 1024, MAX_SIMDGROUPS = MAX_THREADS / SIMD_WIDTH };
 enum { MAX_BUFFERS = 31, MAX_THREADGROUP_BYTES = 32768 };
 
-typedef struct { uint64_t value[SIMD_WIDTH]; uint32_t mask, pad; } MslExchange;
-typedef struct { uint8_t value[SIMD_WIDTH][WIDE_BYTES]; uint32_t mask, pad[15]; } MslWideExchange;
+/* `combined` belongs to the readers: 0 at the release, set by the lane that works for all on what was posted. */
+typedef struct { uint64_t value[SIMD_WIDTH]; uint32_t mask, combined; uint64_t more[SIMD_WIDTH][MORE_WORDS]; } MslExchange;
 
 typedef void FiberEntry(void *const *buffers, char *threadgroup_memory, void *const *threadgroup_arguments);
 typedef void LoopEntry(MslThread *thread, void *const *buffers, uint32_t begin, uint32_t end, char *threadgroup_memory);
 
 _Static_assert(sizeof(MslThread) == 25 * 4, "MslThread is 25 words");
-_Static_assert(sizeof(MslExchange) == 264, "MslExchange is 33 words of 8 bytes");
+_Static_assert(sizeof(MslExchange) == 776, "MslExchange is 97 words of 8 bytes");
 
 /* Defined by the includer of the sources: "initial-exec" reads it in one instruction; "global-dynamic" needs no static TLS. */
 #ifndef MSL_TLS_MODEL

@@ -16,8 +16,7 @@ typedef struct {
   uint32_t phase; /* lanes post into slot `phase` and read slot `phase ^ 1`: */
   MslExchange *posting, *posted;
   uint64_t site[SIMD_WIDTH]; /* where each exchanging lane waits: its program counter, or the site the caller named */
-  MslExchange narrow[2];
-  MslWideExchange wide[2];
+  MslExchange slots[2];
 } Simdgroup;
 
 typedef struct {

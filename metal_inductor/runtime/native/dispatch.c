@@ -1,37 +1,5 @@
 /* One dispatch: a grid of threads cut into chunks that any core can run. */
 
-typedef struct {
-  const char *name;
-  FiberEntry *fiber;
-  LoopEntry *loop;
-  uint32_t uses_fibers;       /* 0: threads are independent and run as a vectorised loop */
-  uint32_t threadgroup_bytes; /* static threadgroup variables */
-  uint64_t picoseconds;       /* measured cost of one thread on one core; 0: not yet run */
-} Kernel;
-
-typedef struct {
-  Kernel *kernel;
-  uint32_t threads[3], group[3];
-  const int32_t *slots; /* index in the pointer table for each buffer, -1: unbound */
-  const uint32_t *lengths; /* bytes of each threadgroup argument */
-  uint32_t slot_count, length_count;
-} Dispatch;
-
-typedef struct {
-  Kernel *kernel;
-  uint32_t threads[3], group[3], groups[3];
-  uint32_t length_count;
-  const uint32_t *lengths;
-  uint64_t thread_count; /* of the whole grid */
-  uint64_t units; /* threadgroups, or threads for a loop kernel */
-  uint64_t chunk; /* units in a chunk */
-  uint64_t seed;  /* 0: deterministic order */
-  uint32_t chunk_count;
-  uint32_t failed; /* set once by the core that met the error; the others stop early */
-  char error[400];
-  void *buffers[MAX_BUFFERS + 1];
-} Job;
-
 enum { LOOP_GRAIN = 64 }; /* chunks of a loop are multiples of this: whole vectors, and cache lines of 1-byte elements */
 
 static uint64_t mix(uint64_t value) {
@@ -117,6 +85,7 @@ static void job_fail(Job *job, const Core *core, const uint32_t where[3]) {
 
 /* Lays the threadgroup arguments out behind the static variables and poisons both, so that a read before a write shows. */
 static void core_set_threadgroup_memory(Core *core, const Job *job) {
+  if (job->checks) return;
   uint32_t bytes = job->kernel->threadgroup_bytes;
   for (uint32_t i = 0; i < job->length_count; i++) {
     bytes = (bytes + 15) & ~15u;
@@ -139,7 +108,9 @@ static void run_threadgroup(Core *core, Job *job, uint64_t index) {
   core->simdgroup = &core->simdgroups[0];
   core->home = NULL; /* stays so when not even the first thread gets a stack */
   this_core = core;
-  core_yield(core, &core->home);
+  if (job->checks) checks_enter_threadgroup(core, job, (uint32_t)index);
+  do core_yield(core, &core->home);
+  while (job->checks && checks_release_barrier(core));
   if (core->finished == core->thread_count) return;
   job_fail(job, core, where);
   core_reset(core);
@@ -209,5 +180,7 @@ static int job_prepare(Job *job, const Dispatch *dispatch, const uint64_t *point
   job->units = dispatch->kernel->uses_fibers ? groups : threads;
   job->seed = seed;
   job->failed = 0;
+  job->checks = dispatch->checks;
+  job->dispatch = dispatch;
   return threads != 0;
 }

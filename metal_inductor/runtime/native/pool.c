@@ -92,7 +92,7 @@ static uint64_t job_nanoseconds(const Job *job) {
 }
 
 static int pool_is_worth_splitting(const Job *job) {
-  if (pool.core_count < 2 || job->units < 2 || (!job->kernel->uses_fibers && job->units < 2 * LOOP_GRAIN)) return 0;
+  if (job->checks || pool.core_count < 2 || job->units < 2 || (!job->kernel->uses_fibers && job->units < 2 * LOOP_GRAIN)) return 0;
   return job_nanoseconds(job) > (__atomic_load_n(&pool.awake, __ATOMIC_RELAXED) ? SPLIT_AWAKE_NS : SPLIT_ASLEEP_NS);
 }
 

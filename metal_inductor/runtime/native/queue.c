@@ -2,8 +2,12 @@
 
 enum { WORKER_SPIN_NS = 30000, WAITER_SPIN_NS = 30000, ERROR_BYTES = 512 };
 
+/* The reports of one command buffer that failed a check. */
+typedef struct { uint32_t count, unused; Report reports[MAX_REPORTS]; } CheckResult;
+
 typedef struct {
   const uint64_t *pointers; /* owned by the caller, who keeps it until the list is drained */
+  const Extent *extents;    /* the memory behind each pointer, likewise; NULL where no kernel is checked */
   uint32_t count, capacity;
   Dispatch *dispatches;
 } List;
@@ -11,6 +15,8 @@ typedef struct {
 typedef struct CommandBuffer {
   struct CommandBuffer *next;
   const uint64_t *pointers;
+  const Extent *extents;
+  CheckResult *checked; /* where to put reports; NULL: for the next drain */
   char *error; /* ERROR_BYTES, of the one who waits for this command buffer; NULL: for the next drain */
   uint32_t count;
   Dispatch dispatches[];
@@ -22,21 +28,43 @@ static struct {
   uint32_t worker_started, worker_sleeps, waiters;
   CommandBuffer *first, *last;
   char error[ERROR_BYTES]; /* the first one since the last drain */
+  CheckResult checked;     /* its reports when it came from checks */
   pthread_mutex_t mutex;
   pthread_cond_t work, done;
 } queue;
 
 EXPORT const uint64_t *msl_completed(void) { return &queue.completed; }
 
+/* Runs the prepared job with its checks, which fail it when they find something. */
+static void run_checked(const CommandBuffer *commands) {
+  Job *job = &pool.job;
+  Core *core = pool.cores[0];
+  if (checks_begin(core, job, commands->extents)) {
+    pool_run(now_ns());
+  } else {
+    job->failed = 1;
+    snprintf(job->error, sizeof job->error, "kernel '%s': no memory for its checks", job->kernel->name);
+  }
+  checks_end(core);
+  if (!checks.report_count || job->failed) return;
+  job->failed = 1;
+  snprintf(job->error, sizeof job->error, "kernel '%s' failed its checks", job->kernel->name);
+}
+
 static void command_buffer_run(CommandBuffer *commands) {
   uint64_t time = now_ns();
   for (uint32_t i = 0; i < commands->count; i++) {
     if (!job_prepare(&pool.job, &commands->dispatches[i], commands->pointers, pool.seed)) continue;
-    time = pool_run(time);
+    if (pool.job.checks)
+      run_checked(commands);
+    else
+      time = pool_run(time);
     if (!pool.job.failed) continue;
     /* As on a GPU, the rest of a command buffer is lost after an error and the following ones run. */
     pthread_mutex_lock(&queue.mutex);
     char *error = commands->error ? commands->error : queue.error;
+    CheckResult *checked = commands->checked ? commands->checked : &queue.checked;
+    if (!error[0] && pool.job.checks) checked->count = checks_take_reports(checked->reports);
     if (!error[0]) snprintf(error, ERROR_BYTES, "%s", pool.job.error);
     pthread_mutex_unlock(&queue.mutex);
     return;
@@ -123,6 +151,7 @@ EXPORT void msl_initialise(void) {
   queue.first = queue.last = NULL;
   queue.completed = queue.committed;
   queue.error[0] = 0;
+  queue.checked.count = 0;
   for (uint32_t i = 0; i < MAX_CORES; i++)
     if (pool.cores[i]) core_reset(pool.cores[i]);
 }
@@ -138,9 +167,22 @@ EXPORT Kernel *msl_kernel_create(const char *name, FiberEntry *fiber, LoopEntry 
   return kernel;
 }
 
-EXPORT List *msl_list_create(const uint64_t *pointers) {
+/* Makes a kernel one that is instrumented for checks; `writable`: buffers that it may write, a bit each. */
+EXPORT int msl_kernel_instrument(Kernel *kernel, const Site *sites, const uint64_t *image, uint64_t writable) {
+  Instrumentation *made = malloc(sizeof *made);
+  if (!made) return 0;
+  *made = (Instrumentation){sites, image, writable};
+  kernel->instrumentation = made;
+  return 1;
+}
+
+/* `extents`: for lists with checked kernels, the memory behind each pointer. */
+EXPORT List *msl_list_create(const uint64_t *pointers, const Extent *extents) {
   List *list = calloc(1, sizeof *list);
-  if (list) list->pointers = pointers;
+  if (list) {
+    list->pointers = pointers;
+    list->extents = extents;
+  }
   return list;
 }
 
@@ -175,37 +217,61 @@ EXPORT int msl_list_add(List *list, Kernel *kernel, const uint32_t *geometry, co
   dispatch->slot_count = slot_count;
   dispatch->lengths = (const uint32_t *)copy + slot_count;
   dispatch->length_count = length_count;
+  dispatch->checks = dispatch->other_count = 0;
   return (int)list->count++;
 }
+
+EXPORT void msl_list_check(List *list, uint32_t index, uint32_t checks) { list->dispatches[index].checks = checks; }
 
 EXPORT void msl_list_set_threads(List *list, uint32_t index, const uint32_t *geometry) {
   dispatch_set_threads(&list->dispatches[index], geometry);
 }
 
-static uint64_t commit(const Dispatch *dispatches, uint32_t count, const uint64_t *pointers, char *error) {
-  CommandBuffer *commands = malloc(sizeof *commands + count * sizeof(Dispatch));
-  if (!commands) return 0;
-  commands->next = NULL;
+static CommandBuffer *command_buffer_create(const Dispatch *dispatches, uint32_t count, const uint64_t *pointers) {
+  CommandBuffer *commands = calloc(1, sizeof *commands + count * sizeof(Dispatch));
+  if (!commands) return NULL;
   commands->pointers = pointers;
-  commands->error = error;
   commands->count = count;
   memcpy(commands->dispatches, dispatches, count * sizeof(Dispatch));
-  return queue_commit(commands);
+  return commands;
 }
 
 EXPORT uint64_t msl_list_commit(const List *list, uint32_t begin, uint32_t end) {
-  return commit(list->dispatches + begin, end - begin, list->pointers, NULL);
+  CommandBuffer *commands = command_buffer_create(list->dispatches + begin, end - begin, list->pointers);
+  if (!commands) return 0;
+  commands->extents = list->extents;
+  return queue_commit(commands);
 }
+
+/* What one run may have besides buffers. `extents`: memory behind each buffer; `others`: whose addresses stand in buffers. */
+typedef struct {
+  uint32_t length_count, checks, other_count, unused;
+  const uint32_t *lengths; /* bytes of each threadgroup argument */
+  const Extent *extents, *others;
+  CheckResult *checked;
+} RunOptions;
 
 /* Runs one kernel on buffer(i) = pointers[i] behind all committed work and waits for it. Returns 0 when it ran; else 1, with
  * the reason in `error` and reported nowhere else. */
-EXPORT int msl_run(Kernel *kernel, const uint32_t *geometry, const uint64_t *pointers, uint32_t count, char *error) {
+EXPORT int msl_run(Kernel *kernel, const uint32_t *geometry, const uint64_t *pointers, uint32_t count,
+                   const RunOptions *options, char *error) {
   static const int32_t slots[MAX_BUFFERS] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30};
-  Dispatch dispatch = {.kernel = kernel, .slots = slots, .slot_count = count};
+  Dispatch dispatch = {
+      .kernel = kernel, .slots = slots, .slot_count = count, .lengths = options->lengths,
+      .length_count = options->length_count, .checks = options->checks, .others = options->others,
+      .other_count = options->other_count,
+  };
   dispatch_set_threads(&dispatch, geometry);
   error[0] = 0;
-  uint64_t ticket = commit(&dispatch, 1, pointers, error);
+  CommandBuffer *commands = command_buffer_create(&dispatch, 1, pointers);
+  uint64_t ticket = 0;
+  if (commands) {
+    commands->error = error;
+    commands->extents = options->extents;
+    commands->checked = options->checked;
+    ticket = queue_commit(commands);
+  }
   if (ticket)
     queue_wait(ticket);
   else
@@ -213,13 +279,15 @@ EXPORT int msl_run(Kernel *kernel, const uint32_t *geometry, const uint64_t *poi
   return error[0] != 0;
 }
 
-/* Waits for everything committed so far; returns 1 and moves the first error out when there was one. */
-EXPORT int msl_drain(char *error) {
+/* Waits for everything committed so far; returns 1 and moves the first error out when there was one, with its reports. */
+EXPORT int msl_drain(char *error, CheckResult *checked) {
   queue_wait(__atomic_load_n(&queue.committed, __ATOMIC_ACQUIRE));
   pthread_mutex_lock(&queue.mutex);
   int failed = queue.error[0] != 0;
   if (failed) memcpy(error, queue.error, ERROR_BYTES);
+  if (queue.checked.count && checked) memcpy(checked, &queue.checked, sizeof *checked);
   queue.error[0] = 0;
+  queue.checked.count = 0;
   pthread_mutex_unlock(&queue.mutex);
   return failed;
 }

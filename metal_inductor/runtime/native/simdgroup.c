@@ -31,7 +31,7 @@ static void core_reset(Core *core) {
   for (uint32_t i = 0; i < MAX_SIMDGROUPS; i++) {
     core->simdgroups[i].index = i;
     core->simdgroups[i].phase = 0;
-    core->simdgroups[i].posting = &core->simdgroups[i].narrow[0];
+    core->simdgroups[i].posting = &core->simdgroups[i].slots[0];
   }
 }
 
@@ -99,16 +99,16 @@ static int fiber_prepare(Core *core, Fiber *fiber) {
 }
 
 /* Suspends the caller into *save and runs another fiber. When none can run, the core goes home: to the launcher, which knows
- * a finished threadgroup from a deadlock. */
-INLINE void core_yield(Core *core, void **save) {
+ * a finished threadgroup from a deadlock. Returns what was posted at the exchange that the caller waits at, if at one. */
+INLINE MslExchange *core_yield(Core *core, void **save) {
   void *to = core->home;
   if (core_choose_simdgroup(core)) {
     int fresh;
     Fiber *next = core_choose_lane(core, &fresh);
-    if (save == &next->stack_pointer) return; /* released itself, and was chosen to go on */
+    if (save == &next->stack_pointer) return core->simdgroup->posted; /* released itself, and was chosen to go on */
     if (!fresh || fiber_prepare(core, next)) to = next->stack_pointer;
   }
-  if (to) msl_switch(save, to);
+  return to ? msl_switch(save, to, core->simdgroup->posted) : NULL;
 }
 
 /* Whether two of the lanes wait at different sites. */
@@ -137,8 +137,8 @@ static uint32_t simdgroup_split(Simdgroup *simdgroup, uint32_t waiting) {
       released |= 1u << lane;
       continue;
     }
-    simdgroup->narrow[to].value[lane] = simdgroup->narrow[from].value[lane];
-    memcpy(simdgroup->wide[to].value[lane], simdgroup->wide[from].value[lane], WIDE_BYTES);
+    simdgroup->slots[to].value[lane] = simdgroup->slots[from].value[lane];
+    memcpy(simdgroup->slots[to].more[lane], simdgroup->slots[from].more[lane], MORE_WORDS * sizeof(uint64_t));
   }
   return released;
 }
@@ -150,60 +150,57 @@ INLINE void simdgroup_settle(Simdgroup *simdgroup) {
   uint32_t released = simdgroup->live & ~simdgroup->at_barrier;
   if (!released) return;
   if (simdgroup_diverges(simdgroup, released)) released = simdgroup_split(simdgroup, released);
-  simdgroup->narrow[simdgroup->phase].mask = simdgroup->wide[simdgroup->phase].mask = released;
+  simdgroup->posted = simdgroup->posting;
+  simdgroup->posted->mask = released;
+  simdgroup->posted->combined = 0;
   simdgroup->phase ^= 1;
-  simdgroup->posting = &simdgroup->narrow[simdgroup->phase];
-  simdgroup->posted = &simdgroup->narrow[simdgroup->phase ^ 1];
+  simdgroup->posting = &simdgroup->slots[simdgroup->phase];
   simdgroup->ready = released;
 }
 
 /* All cases of a wait but the frequent one: not started lanes, the last lane to arrive, other simdgroups, shuffled order. */
-__attribute__((noinline)) static void lane_wait_slowly(Core *core, Fiber *self) {
+__attribute__((noinline)) static MslExchange *lane_wait_slowly(Core *core, Fiber *self) {
   Simdgroup *simdgroup = core->simdgroup;
   uint32_t lane = 1u << self->thread.thread_index_in_simdgroup;
   simdgroup_settle(simdgroup);
-  if ((simdgroup->ready & lane) && !core->random)
-    simdgroup->ready &= ~lane;
-  else
-    core_yield(core, &self->stack_pointer);
+  if (!(simdgroup->ready & lane) || core->random) return core_yield(core, &self->stack_pointer);
+  simdgroup->ready &= ~lane;
+  return simdgroup->posted;
 }
 
 /* Suspends the current lane, which has noted what it waits for. Frequent case: the next lane of the simdgroup can run. */
-INLINE void lane_wait(Core *core, Fiber *self) {
+INLINE MslExchange *lane_wait(Core *core, Fiber *self) {
   Simdgroup *simdgroup = core->simdgroup;
   uint32_t ready = simdgroup->ready;
-  if (!ready || core->random) {
-    lane_wait_slowly(core, self);
-    return;
-  }
+  if (!ready || core->random) return lane_wait_slowly(core, self);
   Fiber *next = &core->fibers[simdgroup->index * SIMD_WIDTH + (uint32_t)__builtin_ctz(ready)];
   simdgroup->ready = ready & (ready - 1);
   msl_thread = &next->thread;
-  msl_switch(&self->stack_pointer, next->stack_pointer);
+  return msl_switch(&self->stack_pointer, next->stack_pointer, simdgroup->posted);
 }
 
 #define CALL_SITE(site) ((site) ? (uint64_t)(site) : (uint64_t)__builtin_return_address(0))
 
-EXPORT const MslExchange *msl_simd_exchange(uint64_t bits, uint32_t op_site) {
+EXPORT MslExchange *msl_simd_exchange(uint64_t bits, uint32_t op_site) {
   Core *core = this_core;
   Fiber *self = (Fiber *)msl_thread;
   uint32_t lane = self->thread.thread_index_in_simdgroup;
   core->simdgroup->posting->value[lane] = bits;
   core->simdgroup->site[lane] = CALL_SITE(op_site);
-  lane_wait(core, self);
-  return this_core->simdgroup->posted;
+  return lane_wait(core, self);
 }
 
-/* Returns 32 x 64 bytes, lane by lane, followed by the uint32 mask of the lanes that took part. */
-EXPORT const void *msl_simd_exchange_wide(const void *data, uint32_t bytes, uint32_t op_site) {
+/* Three words of each lane. They come in registers: through memory they would be copied twice. */
+EXPORT MslExchange *msl_simd_exchange_wide(uint64_t first, uint64_t second, uint64_t third) {
   Core *core = this_core;
   Fiber *self = (Fiber *)msl_thread;
   Simdgroup *simdgroup = core->simdgroup;
   uint32_t lane = self->thread.thread_index_in_simdgroup;
-  memcpy(simdgroup->wide[simdgroup->phase].value[lane], data, bytes);
-  simdgroup->site[lane] = CALL_SITE(op_site);
-  lane_wait(core, self);
-  return &simdgroup->wide[simdgroup->phase ^ 1];
+  simdgroup->posting->value[lane] = first;
+  simdgroup->posting->more[lane][0] = second;
+  simdgroup->posting->more[lane][1] = third;
+  simdgroup->site[lane] = CALL_SITE(0);
+  return lane_wait(core, self);
 }
 
 EXPORT void msl_simdgroup_barrier(void) {
@@ -252,5 +249,5 @@ static void fiber_body(void) {
     break;
   }
   core->free_stacks[core->free_count++] = stack;
-  msl_switch(&unused, to);
+  msl_switch(&unused, to, core->simdgroup->posted);
 }

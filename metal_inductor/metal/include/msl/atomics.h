@@ -19,16 +19,9 @@ typedef atomic<bool> atomic_bool;
   MSL_INLINE T atomic_fetch_##name##_explicit(volatile space atomic<T> *object, type_identity_t<T> operand, memory_order) { \
     return builtin(&object->value, T(operand), __ATOMIC_RELAXED); \
   }
-// Read, compute, try to replace, again.
-#define MSL_EXTREMUM(space, name, function) \
-  template <class T> \
-  MSL_INLINE T atomic_fetch_##name##_explicit(volatile space atomic<T> *object, type_identity_t<T> operand, memory_order) { \
-    T old = atomic_load_explicit(object, memory_order_relaxed); \
-    while (!atomic_compare_exchange_weak_explicit(object, &old, function(old, T(operand)), memory_order_relaxed, \
-                                                  memory_order_relaxed)) { \
-    } \
-    return old; \
-  } \
+// Of 64-bit integers there is the form without a result alone.
+#define MSL_EXTREMUM(space, name) \
+  MSL_MODIFY(space, name, __atomic_fetch_##name) \
   template <class T> \
   MSL_INLINE void atomic_##name##_explicit(volatile space atomic<T> *object, type_identity_t<T> operand, memory_order order) { \
     atomic_fetch_##name##_explicit(object, operand, order); \
@@ -60,12 +53,15 @@ typedef atomic<bool> atomic_bool;
   MSL_COMPARE_EXCHANGE(space, device) \
   MSL_COMPARE_EXCHANGE(space, threadgroup) \
   MSL_MODIFY(space, add, __atomic_fetch_add) \
-  MSL_MODIFY(space, sub, __atomic_fetch_sub) \
+  MSL_MODIFY(space, sub, msl_fetch_sub) \
   MSL_MODIFY(space, and, __atomic_fetch_and) \
   MSL_MODIFY(space, or, __atomic_fetch_or) \
   MSL_MODIFY(space, xor, __atomic_fetch_xor) \
-  MSL_EXTREMUM(space, min, metal::min) \
-  MSL_EXTREMUM(space, max, metal::max)
+  MSL_EXTREMUM(space, min) \
+  MSL_EXTREMUM(space, max)
+
+// GPUs add floats, but do not subtract them.
+#define msl_fetch_sub(object, operand, order) __atomic_fetch_add(object, T(-operand), order)
 
 template <class T> using msl_word_t = conditional_t<sizeof(T) == 8, ulong, conditional_t<sizeof(T) == 4, uint, uchar>>;
 MSL_ATOMICS(device)
@@ -74,6 +70,7 @@ MSL_ATOMICS(threadgroup)
 #undef MSL_COMPARE_EXCHANGE
 #undef MSL_EXTREMUM
 #undef MSL_MODIFY
+#undef msl_fetch_sub
 
 }  // namespace metal
 

@@ -142,25 +142,11 @@ template <class F> MSL_INLINE F tanh(F x) {
   return __builtin_elementwise_copysign(a < F(0.625f) ? small : large, x);
 }
 
-// The binary digits of 2/pi behind the point.
-constexpr constant uint two_over_pi[8] = {0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u,
-                                          0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u};
-
-// x * 2/pi modulo 4 as a fraction of 2^64, for |x| >= 2^25 and finite. The digits of 2/pi that count for this exponent
-// are multiplied with the significand as integers, whatever stands before them is a multiple of 4.
-MSL_INLINE ulong turns_of_large(float x) {
-  uint pattern = bits<uint>(x) & 0x7fffffffu;
-  uint first_digit = (pattern >> 23) - 127u - 25u;
-  ulong significand = (pattern & 0x7fffffu) | 0x800000u;
-  uint word = (first_digit >> 5) & 3u, shift = first_digit & 31u;
-  ulong high = (ulong(two_over_pi[word]) << 32) | two_over_pi[word + 1];
-  ulong low = (ulong(two_over_pi[word + 2]) << 32) | two_over_pi[word + 3];
-  ulong digits = (high << shift) | ((low >> 1) >> (63u - shift));
-  ulong next_digits = (low << shift) >> 32;
-  return significand * digits + ((significand * next_digits) >> 32);
-}
-
 // x = quadrant * pi/2 + r + r_low, |r| <= pi/4.
+//
+// x times 2/pi modulo 4, in double. 2/pi comes in three parts: the first two have so few digits that their products with a
+// float are exact, and the integers in them are taken off before the sum is rounded. From 2^49 on x is a multiple of 2^26, so
+// whatever 2^26 * 2/pi has in multiples of 4 can go; likewise from 2^75 and 2^101 on.
 template <class F> struct quadrant_reduction {
   typedef typename shape<F>::integer I;
   F r, r_low;
@@ -169,46 +155,32 @@ template <class F> struct quadrant_reduction {
   MSL_INLINE explicit quadrant_reduction(F x) {
     typedef typename shape<F>::wide D;
     typedef typename shape<F>::wide_integer L;
-    // the shifter is 1.5 * 2^52; 2/pi; pi/2 in two parts
-    D wide = convert<D>(x);
-    D shifter = D(exactly(0x4338000000000000ul));
-    D shifted = fused(wide, D(exactly(0x3fe45f306dc9c883ul)), shifter);
-    D n = shifted - shifter;
-    D reduced = fused(n, D(exactly(0xbff921fb54442d18ul)), wide);
-    reduced = fused(n, D(exactly(0xbc91a62633145c07ul)), reduced);
-    L low_bits = bits<L>(shifted);
-    reduce_large(x, reduced, low_bits);
+    D wide = convert<D>(x), size = __builtin_elementwise_abs(wide);
+    D first = wide * for_size(size, exactly(0x3fe45f306c000000ul), exactly(0x3e5b939106000000ul), exactly(0x3cb529fc28000000ul), exactly(0x3b1d5f47d4000000ul));
+    D second = wide * for_size(size, exactly(0x3e2c9c882a000000ul), exactly(0xbc86b01ec6000000ul), exactly(0xbae505c15a000000ul), exactly(0x394a6ee06e000000ul));
+    D third = for_size(size, exactly(0x3c44fe13abe8fa9aul), exactly(0x3ab7d1f534ddc0dbul), exactly(0x391377036d8a5665ul), exactly(0xb763ad4cd8778df8ul));
+    D n = __builtin_elementwise_rint(first), m = __builtin_elementwise_rint(second);
+    D sum = (first - n) + (second - m);
+    D rest = __builtin_elementwise_rint(sum);
+    D turns = fused(wide, third, sum - rest);
+    D reduced = turns * D(exactly(0x3ff921fb54442d18ul));
     r = convert<F>(reduced);
     r_low = convert<F>(reduced - convert<D>(r));
-    quadrant = convert<I>(low_bits & 3);
+    // the shifter is 1.5 * 2^52: it leaves the integer in the low bits
+    quadrant = convert<I>(bits<L>(n + (m + rest) + D(exactly(0x4338000000000000ul))) & 3);
   }
 
-  // Beyond 2^48 the product with 2/pi needs more digits than a double has.
-  static MSL_INLINE void reduce_large(float x, thread double &reduced, thread long &low_bits) {
-    ulong turns = turns_of_large(x);
-    long rounded = long(turns + (1ul << 61)) >> 62;
-    double fraction = double(long(turns - (ulong(rounded) << 62)));
-    bool large = __builtin_elementwise_abs(x) >= 281474976710656.0f && x - x == 0.0f;
-    double sign = x < 0.0f ? double(-1.0f) : double(1.0f);
-    // pi/2 * 2^-62
-    reduced = large ? sign * fraction * exactly(0x3c1921fb54442d18ul) : reduced;
-    low_bits = large ? (x < 0.0f ? -rounded : rounded) : low_bits;
-  }
-  template <class D, class L> static MSL_INLINE void reduce_large(F x, thread D &reduced, thread L &low_bits) {
-    for (int i = 0; i < int(sizeof(F) / sizeof(float)); ++i) {
-      double lane = reduced[i];
-      long lane_bits = low_bits[i];
-      quadrant_reduction<float>::reduce_large(float(x[i]), lane, lane_bits);
-      reduced[i] = lane;
-      low_bits[i] = lane_bits;
-    }
+  template <class D> static MSL_INLINE D for_size(D size, double small, double from_49, double from_75, double from_101) {
+    D part = size < D(exactly(0x4300000000000000ul)) ? D(small) : D(from_49);
+    part = size < D(exactly(0x44a0000000000000ul)) ? part : D(from_75);
+    return size < D(exactly(0x4640000000000000ul)) ? part : D(from_101);
   }
 
   MSL_INLINE F sine() const {
     F square = r * r;
     F correction = fused(square, r_low * -0.5f, r_low);
     F tail = r * square * poly(square, -0.1666666664f, 0.008333329384f, -0.0001983933407f, 2.718304137e-06f);
-    return r == F(0.0f) ? r : r + (tail + correction);
+    return r + (tail + correction);
   }
   MSL_INLINE F cosine() const {
     F square = r * r;
@@ -226,7 +198,8 @@ template <class F> struct quadrant_reduction {
 
 template <class F> MSL_INLINE F sin(F x) {
   quadrant_reduction<F> reduced(x);
-  return reduced.sine_in_quadrant(reduced.quadrant);
+  F result = reduced.sine_in_quadrant(reduced.quadrant);
+  return x == F(0.0f) ? x : result;
 }
 template <class F> MSL_INLINE F cos(F x) {
   quadrant_reduction<F> reduced(x);
@@ -235,7 +208,8 @@ template <class F> MSL_INLINE F cos(F x) {
 template <class F> MSL_INLINE F tan(F x) {
   quadrant_reduction<F> reduced(x);
   F s = reduced.sine(), c = reduced.cosine();
-  return (reduced.quadrant & 1) == 0 ? s / c : -c / s;
+  F result = (reduced.quadrant & 1) == 0 ? s / c : -c / s;
+  return x == F(0.0f) ? x : result;
 }
 
 template <class F> MSL_INLINE F fract(F x) {

@@ -1,6 +1,7 @@
 // What the generated entry points need: parameter types of a kernel, binding of buffers, values of grid attributes.
 #ifndef MSL_ENTRY_H
 #define MSL_ENTRY_H
+#include "msl/checks.h"
 #include "msl/vectors.h"
 #include "msl_abi.h"
 
@@ -49,61 +50,10 @@ template <class T> constexpr MSL_INLINE T value(T operand) { return operand; }
 
 MSL_INLINE uint smaller(uint a, uint b) { return a < b ? a : b; }
 
-#ifdef __NVPTX__
-#define MSL_SPECIAL_REGISTER(name, text) \
-  MSL_INLINE uint name() { \
-    uint result; \
-    asm volatile("mov.u32 %0, %%" text ";" : "=r"(result)); \
-    return result; \
-  }
-MSL_SPECIAL_REGISTER(thread_x, "tid.x")
-MSL_SPECIAL_REGISTER(thread_y, "tid.y")
-MSL_SPECIAL_REGISTER(thread_z, "tid.z")
-MSL_SPECIAL_REGISTER(block_x, "ctaid.x")
-MSL_SPECIAL_REGISTER(block_y, "ctaid.y")
-MSL_SPECIAL_REGISTER(block_z, "ctaid.z")
-MSL_SPECIAL_REGISTER(block_threads_x, "ntid.x")
-MSL_SPECIAL_REGISTER(block_threads_y, "ntid.y")
-MSL_SPECIAL_REGISTER(block_threads_z, "ntid.z")
-#undef MSL_SPECIAL_REGISTER
-
-MSL_INLINE void place_on_axis(thread MslThread &t, int axis, uint in_block, uint block, uint block_threads, uint grid) {
-  t.thread_position_in_threadgroup[axis] = in_block;
-  t.threadgroup_position_in_grid[axis] = block;
-  t.thread_position_in_grid[axis] = block * block_threads + in_block;
-  t.dispatch_threads_per_threadgroup[axis] = block_threads;
-  t.threads_per_threadgroup[axis] = smaller(block_threads, grid - block * block_threads);
-  t.threads_per_grid[axis] = grid;
-  t.threadgroups_per_grid[axis] = (grid + block_threads - 1) / block_threads;
-}
-
-// Fills in where the thread is; false for a thread beyond the grid, which has nothing to do. A lane keeps its number in
-// a block at the edge of the grid, so indices there count the threads that are missing.
-MSL_INLINE bool enter_grid(thread MslThread &t, uint x, uint y, uint z) {
-  place_on_axis(t, 0, thread_x(), block_x(), block_threads_x(), x);
-  place_on_axis(t, 1, thread_y(), block_y(), block_threads_y(), y);
-  place_on_axis(t, 2, thread_z(), block_z(), block_threads_z(), z);
-  uint rows = block_threads_y(), columns = block_threads_x();
-  uint index = thread_x() + columns * (thread_y() + rows * thread_z());
-  t.thread_index_in_threadgroup = index;
-  t.thread_index_in_simdgroup = index & 31;
-  t.simdgroup_index_in_threadgroup = index >> 5;
-  t.simdgroups_per_threadgroup = (columns * rows * block_threads_z() + 31) >> 5;
-  return t.thread_position_in_grid[0] < x && t.thread_position_in_grid[1] < y && t.thread_position_in_grid[2] < z;
-}
-
-MSL_INLINE ulong shared_memory() {
-  ulong result;
-  asm volatile("mov.u64 %0, msl_shared;" : "=l"(result));
-  return result;
-}
-#endif
-
 }  // namespace msl
 
 #ifdef __NVPTX__
-// The launch says how large the block's memory is.
-__asm__(".extern .shared .align 16 .b8 msl_shared[];");
+#include "msl/entry_nvptx.h"
 #endif
 
 #define MSL_EXPORT extern "C" __attribute__((visibility("default")))

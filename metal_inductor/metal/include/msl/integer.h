@@ -13,7 +13,10 @@ namespace metal {
 #define MSL_INTEGER_ORDER(T) \
   constexpr MSL_INLINE T min(T a, T b) { return b < a ? b : a; } \
   constexpr MSL_INLINE T max(T a, T b) { return a < b ? b : a; } \
-  MSL_INLINE T absdiff(T a, T b) { return a > b ? T(a - b) : T(b - a); } \
+  MSL_INLINE make_unsigned_t<T> absdiff(T a, T b) { \
+    typedef make_unsigned_t<T> U; \
+    return a > b ? U(U(a) - U(b)) : U(U(b) - U(a)); \
+  } \
   MSL_INLINE T addsat(T a, T b) { return __builtin_elementwise_add_sat(a, b); } \
   MSL_INLINE T subsat(T a, T b) { return __builtin_elementwise_sub_sat(a, b); } \
   MSL_INLINE T popcount(T x) { return T(__builtin_elementwise_popcount(x)); } \
@@ -48,18 +51,17 @@ MSL_FLOAT_ORDER(half)
 MSL_FLOAT_ORDER(float)
 #undef MSL_FLOAT_ORDER
 
-#define MSL_SIGNED_ABS(T) constexpr MSL_INLINE make_unsigned_t<T> abs(T x) { return make_unsigned_t<T>(x < 0 ? -x : x); }
-#define MSL_UNSIGNED_ABS(T) constexpr MSL_INLINE T abs(T x) { return x; }
-constexpr MSL_INLINE char abs(char x) { return char(x < 0 ? -x : x); }
-constexpr MSL_INLINE short abs(short x) { return short(x < 0 ? -x : x); }
-constexpr MSL_INLINE int abs(int x) { return int(x < 0 ? 0u - uint(x) : uint(x)); }
-constexpr MSL_INLINE long abs(long x) { return long(x < 0 ? 0ul - ulong(x) : ulong(x)); }
-MSL_UNSIGNED_ABS(uchar)
-MSL_UNSIGNED_ABS(ushort)
-MSL_UNSIGNED_ABS(uint)
-MSL_UNSIGNED_ABS(ulong)
-#undef MSL_SIGNED_ABS
-#undef MSL_UNSIGNED_ABS
+// The smallest number has no positive counterpart and stays as it is.
+#define MSL_ABS(signed_type, unsigned_type) \
+  constexpr MSL_INLINE signed_type abs(signed_type x) { \
+    return signed_type(x < 0 ? unsigned_type(0) - unsigned_type(x) : unsigned_type(x)); \
+  } \
+  constexpr MSL_INLINE unsigned_type abs(unsigned_type x) { return x; }
+MSL_ABS(char, uchar)
+MSL_ABS(short, ushort)
+MSL_ABS(int, uint)
+MSL_ABS(long, ulong)
+#undef MSL_ABS
 
 #define MSL_ORDER_OF_THREE(T) \
   MSL_INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); } \
@@ -77,16 +79,24 @@ MSL_INLINE short mulhi(short a, short b) { return short((int(a) * int(b)) >> 16)
 MSL_INLINE ushort mulhi(ushort a, ushort b) { return ushort((uint(a) * uint(b)) >> 16); }
 MSL_INLINE char mulhi(char a, char b) { return char((int(a) * int(b)) >> 8); }
 MSL_INLINE uchar mulhi(uchar a, uchar b) { return uchar((uint(a) * uint(b)) >> 8); }
-#define MSL_MULTIPLY_ADD(T) \
+// The sum is saturated, not the product: it is taken in a type that holds every product.
+#define MSL_MULTIPLY_ADD(T, W) \
   MSL_INLINE T madhi(T a, T b, T c) { return T(mulhi(a, b) + c); } \
   MSL_INLINE T madsat(T a, T b, T c) { \
-    bool negative = (a < 0) != (b < 0); \
-    T product; \
-    if (__builtin_mul_overflow(a, b, &product)) \
-      product = negative ? numeric_limits<T>::min() : numeric_limits<T>::max(); \
-    return addsat(product, c); \
+    W sum = W(a) * W(b) + W(c); \
+    if (sum > W(numeric_limits<T>::max())) return numeric_limits<T>::max(); \
+    return sum < W(numeric_limits<T>::min()) ? numeric_limits<T>::min() : T(sum); \
   }
-MSL_FOR_INTEGERS(MSL_MULTIPLY_ADD)
+typedef __int128 msl_signed_product;
+typedef unsigned __int128 msl_unsigned_product;
+MSL_MULTIPLY_ADD(char, int)
+MSL_MULTIPLY_ADD(uchar, uint)
+MSL_MULTIPLY_ADD(short, long)
+MSL_MULTIPLY_ADD(ushort, ulong)
+MSL_MULTIPLY_ADD(int, long)
+MSL_MULTIPLY_ADD(uint, ulong)
+MSL_MULTIPLY_ADD(long, msl_signed_product)
+MSL_MULTIPLY_ADD(ulong, msl_unsigned_product)
 #undef MSL_MULTIPLY_ADD
 MSL_INLINE int mul24(int a, int b) { return ((a << 8) >> 8) * ((b << 8) >> 8); }
 MSL_INLINE uint mul24(uint a, uint b) { return (a & 0xffffffu) * (b & 0xffffffu); }
@@ -120,7 +130,6 @@ MSL_COMPONENTWISE_1(ctz)
 MSL_COMPONENTWISE_1(reverse_bits)
 MSL_COMPONENTWISE_2(min)
 MSL_COMPONENTWISE_2(max)
-MSL_COMPONENTWISE_2(absdiff)
 MSL_COMPONENTWISE_2(addsat)
 MSL_COMPONENTWISE_2(subsat)
 MSL_COMPONENTWISE_2(mulhi)
@@ -133,28 +142,26 @@ MSL_COMPONENTWISE_3(max3)
 MSL_COMPONENTWISE_3(median3)
 MSL_COMPONENTWISE_3(madhi)
 MSL_COMPONENTWISE_3(madsat)
+MSL_COMPONENTWISE_2(mul24)
+MSL_COMPONENTWISE_3(mad24)
+template <class T, int N> MSL_INLINE vec<make_unsigned_t<T>, N> absdiff(vec<T, N> a, vec<T, N> b) {
+  vec<make_unsigned_t<T>, N> result;
+  for (int i = 0; i < N; ++i) result[i] = absdiff(a[i], b[i]);
+  return result;
+}
+template <class T, int N> MSL_INLINE vec<T, N> extract_bits(vec<T, N> x, uint offset, uint count) {
+  vec<T, N> result;
+  for (int i = 0; i < N; ++i) result[i] = extract_bits(x[i], offset, count);
+  return result;
+}
+template <class T, int N> MSL_INLINE vec<T, N> insert_bits(vec<T, N> base, vec<T, N> insert, uint offset, uint count) {
+  vec<T, N> result;
+  for (int i = 0; i < N; ++i) result[i] = insert_bits(base[i], insert[i], offset, count);
+  return result;
+}
 template <class T, int N> MSL_INLINE vec<T, N> clamp(vec<T, N> x, scalar_operand<T> low, scalar_operand<T> high) {
   return clamp(x, vec<T, N>(low), vec<T, N>(high));
 }
-
-namespace precise {
-using metal::abs;
-using metal::clamp;
-using metal::max;
-using metal::max3;
-using metal::median3;
-using metal::min;
-using metal::min3;
-}  // namespace precise
-namespace fast {
-using metal::abs;
-using metal::clamp;
-using metal::max;
-using metal::max3;
-using metal::median3;
-using metal::min;
-using metal::min3;
-}  // namespace fast
 
 }  // namespace metal
 

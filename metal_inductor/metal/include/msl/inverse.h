@@ -5,6 +5,65 @@
 
 namespace msl {
 
+// 1 / sqrt(x), with the error of the first result taken back: correctly rounded.
+template <class F> MSL_INLINE F rsqrt(F x) {
+  F y = 1.0f / __builtin_elementwise_sqrt(x);
+  // beyond these bounds products leave the range of float; a power of four scales x without rounding
+  auto small = x < F(1e-30f);
+  auto large = x > F(1e30f);
+  F scale = small ? F(18446744073709551616.0f) : (large ? F(5.421010862427522e-20f) : F(1.0f));
+  F root_scale = small ? F(4294967296.0f) : (large ? F(2.3283064365386963e-10f) : F(1.0f));
+  F scaled = x * scale;
+  F start = y * (small ? F(2.3283064365386963e-10f) : (large ? F(4294967296.0f) : F(1.0f)));
+  F product = scaled * start;
+  F low = fused(scaled, start, -product);
+  F error = fused(-product, start, F(1.0f)) - low * start;
+  F refined = fused(start * 0.5f, error, start) * root_scale;
+  return ((x > F(0.0f)) & (x < F(INFINITY))) ? refined : y;
+}
+
+// sin, cos and tan of pi x. x = quadrant / 2 + r exactly, so zeros and extremes are exact; pi r has two parts.
+template <class F> struct half_turns : quadrant_reduction<F> {
+  MSL_INLINE explicit half_turns(F x) : quadrant_reduction<F>(F(0.0f)) {
+    F turn = x - 2.0f * __builtin_elementwise_rint(x * 0.5f);
+    F shifted = fused(turn, F(2.0f), integer_shifter<F>());
+    F r = fused(shifted - integer_shifter<F>(), F(-0.5f), turn);
+    this->r = r * 3.14159274f;
+    this->r_low = fused(r, F(3.14159274f), -this->r) + r * -8.74227766e-8f;
+    this->quadrant = bits<typename shape<F>::integer>(shifted) & 3;
+  }
+};
+template <class F> MSL_INLINE F sinpi(F x) {
+  half_turns<F> reduced(x);
+  return reduced.sine_in_quadrant(reduced.quadrant);
+}
+template <class F> MSL_INLINE F cospi(F x) {
+  half_turns<F> reduced(x);
+  return reduced.sine_in_quadrant(reduced.quadrant + 1);
+}
+template <class F> MSL_INLINE F tanpi(F x) {
+  half_turns<F> reduced(x);
+  F s = reduced.sine(), c = reduced.cosine();
+  return (reduced.quadrant & 1) == 0 ? s / c : -c / s;
+}
+
+// a b + c rounded once. Where the processor has no such instruction: the product of two halves is exact in float, and a
+// sum rounded to odd rounds to half as the exact sum does.
+MSL_INLINE half fused_half(half a, half b, half c) {
+#ifdef __NVPTX__
+  return __builtin_elementwise_fma(a, b, c);
+#else
+  float product = float(a) * float(b), addend = float(c);
+  float sum = product + addend;
+  float recovered = sum - product;
+  float error = (product - (sum - recovered)) + (addend - recovered);
+  uint pattern = bits<uint>(sum);
+  bool inexact_even = error != 0.0f && (pattern & 1) == 0 && sum - sum == 0.0f;
+  uint towards_error = (error > 0.0f) == (sum > 0.0f) ? pattern + 1 : pattern - 1;
+  return half(inexact_even ? bits<float>(towards_error) : sum);
+#endif
+}
+
 // log(1 + y): the rounding of the sum comes back as a correction.
 template <class F> MSL_INLINE F log1p(F y) {
   F sum = 1.0f + y;
@@ -120,16 +179,19 @@ template <class F> MSL_INLINE F acos(F x) {
   return convert<F>(near_one ? outer : D(half_pi) - angle);
 }
 
-// Exact remainder: the divisor times falling powers of 2^48 leaves every quotient and remainder exact in double.
+// Exact remainder: the divisor times falling powers of 2^48 leaves every quotient and remainder exact in double. The
+// reciprocal is a little too small, so that no quotient is too large; one that is too small by one leaves a rest below twice
+// the multiple, which the next step takes.
 template <class F> MSL_INLINE F fmod(F x, F y) {
   typedef typename shape<F>::wide D;
   D rest = convert<D>(__builtin_elementwise_abs(x)), divisor = convert<D>(__builtin_elementwise_abs(y));
+  D reciprocal = exactly(0x3feffffffffffff8ul) / divisor;  // 1 - 2^-50
   for (int step = 5; step >= 0; --step) {
     D multiple = divisor * exactly(ulong(1023 + 48 * step) << 52);
-    D quotient = __builtin_elementwise_trunc(rest / multiple);
+    D quotient = __builtin_elementwise_trunc(rest * (reciprocal * exactly(ulong(1023 - 48 * step) << 52)));
     rest = fused(-quotient, multiple, rest);
-    rest = rest < D(0.0f) ? rest + multiple : rest;
   }
+  rest = rest < divisor ? rest : rest - divisor;
   F result = convert<F>(rest);
   auto whole = (__builtin_elementwise_abs(y) == F(INFINITY)) & (__builtin_elementwise_abs(x) < F(INFINITY));
   return __builtin_elementwise_copysign(whole ? F(__builtin_elementwise_abs(x)) : result, x);

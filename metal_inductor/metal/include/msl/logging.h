@@ -5,13 +5,18 @@
 
 namespace metal {
 
+enum log_type { log_type_debug, log_type_info, log_type_default, log_type_error, log_type_fault };
+
 struct os_log {
   template <class... Names> constexpr os_log(Names...) {}
-  template <class... Arguments> void log(Arguments...) const {}
-  template <class... Arguments> void log_debug(Arguments...) const {}
-  template <class... Arguments> void log_info(Arguments...) const {}
-  template <class... Arguments> void log_error(Arguments...) const {}
-  template <class... Arguments> void log_fault(Arguments...) const {}
+  template <class... Arguments> void log_with_type(log_type, constant char *, Arguments...) const {}
+#define MSL_LOG(name) template <class... Arguments> void name(constant char *, Arguments...) const {}
+  MSL_LOG(log)
+  MSL_LOG(log_debug)
+  MSL_LOG(log_info)
+  MSL_LOG(log_error)
+  MSL_LOG(log_fault)
+#undef MSL_LOG
 };
 constexpr constant os_log os_log_default = os_log();
 

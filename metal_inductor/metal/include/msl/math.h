@@ -1,5 +1,4 @@
-// <metal_math>: elementary functions, rounding and floating-point manipulation, in metal, metal::precise and metal::fast.
-// The three agree: a less exact version would gain nothing here.
+// <metal_math>: elementary functions, rounding and floating-point manipulation.
 #ifndef MSL_MATH_H
 #define MSL_MATH_H
 #include "msl/inverse.h"
@@ -38,9 +37,9 @@ MSL_UNARY(sin, msl::sin(x))
 MSL_UNARY(cos, msl::cos(x))
 MSL_UNARY(tan, msl::tan(x))
 MSL_UNARY(tanh, msl::tanh(x))
-MSL_UNARY(sinpi, msl::sin(3.14159265358979324f * (x - 2.0f * __builtin_elementwise_rint(x * 0.5f))))
-MSL_UNARY(cospi, msl::cos(3.14159265358979324f * (x - 2.0f * __builtin_elementwise_rint(x * 0.5f))))
-MSL_UNARY(tanpi, msl::tan(3.14159265358979324f * (x - __builtin_elementwise_rint(x))))
+MSL_UNARY(sinpi, msl::sinpi(x))
+MSL_UNARY(cospi, msl::cospi(x))
+MSL_UNARY(tanpi, msl::tanpi(x))
 MSL_UNARY(asin, msl::asin(x))
 MSL_UNARY(acos, msl::acos(x))
 MSL_UNARY(atan, msl::atan(x))
@@ -50,14 +49,13 @@ MSL_UNARY(asinh, msl::asinh(x))
 MSL_UNARY(acosh, msl::acosh(x))
 MSL_UNARY(atanh, msl::atanh(x))
 MSL_UNARY(sqrt, __builtin_elementwise_sqrt(x))
-MSL_UNARY(rsqrt, 1.0f / __builtin_elementwise_sqrt(x))
+MSL_UNARY(rsqrt, msl::rsqrt(x))
 MSL_UNARY(floor, __builtin_elementwise_floor(x))
 MSL_UNARY(ceil, __builtin_elementwise_ceil(x))
 MSL_UNARY(trunc, __builtin_elementwise_trunc(x))
 MSL_UNARY(rint, __builtin_elementwise_rint(x))
 MSL_UNARY(round, __builtin_elementwise_round(x))
 MSL_UNARY(fabs, __builtin_elementwise_abs(x))
-MSL_UNARY(fract, msl::fract(x))
 MSL_BINARY(pow, msl::pow(x, y))
 MSL_BINARY(powr, msl::powr(x, y))
 MSL_BINARY(fmod, msl::fmod(x, y))
@@ -68,15 +66,40 @@ MSL_BINARY(fmax, __builtin_elementwise_maxnum(x, y))
 MSL_BINARY(fdim, msl::positive_difference(x, y))
 MSL_BINARY(divide, x / y)
 
-MSL_INLINE float fma(float a, float b, float c) { return __builtin_elementwise_fma(a, b, c); }
-MSL_INLINE half fma(half a, half b, half c) { return __builtin_elementwise_fma(a, b, c); }
-template <class T, int N> MSL_INLINE vec<T, N> fma(vec<T, N> a, vec<T, N> b, vec<T, N> c) {
-  return vec<T, N>(msl::from_lanes(), msl::narrow<T, N>(__builtin_elementwise_fma(
-      msl::widen<T, N>(a.msl_lanes), msl::widen<T, N>(b.msl_lanes), msl::widen<T, N>(c.msl_lanes))));
+// The fraction of a small negative number would round to one: the largest number below one takes its place.
+MSL_INLINE float fract(float x) { return msl::fract(x); }
+MSL_INLINE half fract(half x) {
+  float part = msl::fract(float(x));
+  return half(part > 0.99951171875f ? 0.99951171875f : part);
+}
+template <class T, int N> MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> fract(vec<T, N> v) {
+  vec<T, N> result;
+  for (int i = 0; i < N; ++i) result[i] = T(fract(v[i]));
+  return result;
 }
 
-MSL_INLINE float nextafter(float x, float y) { return msl::nextafter(x, y); }
+MSL_INLINE float fma(float a, float b, float c) { return __builtin_elementwise_fma(a, b, c); }
+MSL_INLINE half fma(half a, half b, half c) { return msl::fused_half(a, b, c); }
+template <class T, int N> MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> fma(vec<T, N> a, vec<T, N> b, vec<T, N> c) {
+  if constexpr (is_same_v<T, half>) {
+    vec<T, N> result;
+    for (int i = 0; i < N; ++i) result[i] = fma(a[i], b[i], c[i]);
+    return result;
+  } else {
+    return vec<T, N>(msl::from_lanes(), msl::narrow<T, N>(__builtin_elementwise_fma(
+        msl::widen<T, N>(a.msl_lanes), msl::widen<T, N>(b.msl_lanes), msl::widen<T, N>(c.msl_lanes))));
+  }
+}
 
+#define MSL_OF_THREE(T) \
+  MSL_INLINE T fmin3(T a, T b, T c) { return fmin(a, fmin(b, c)); } \
+  MSL_INLINE T fmax3(T a, T b, T c) { return fmax(a, fmax(b, c)); } \
+  MSL_INLINE T fmedian3(T a, T b, T c) { return fmax(fmin(a, b), fmin(fmax(a, b), c)); }
+MSL_OF_THREE(float)
+MSL_OF_THREE(half)
+#undef MSL_OF_THREE
+
+MSL_INLINE float nextafter(float x, float y) { return msl::nextafter(x, y); }
 MSL_INLINE half nextafter(half x, half y) {
   if (x != x || y != y) return half(NAN);
   if (x == y) return y;
@@ -86,20 +109,12 @@ MSL_INLINE half nextafter(half x, half y) {
   return as_type<half>(short(away ? bits + 1 : bits - 1));
 }
 
-// Exact for every exponent: three factors reach from the smallest subnormal to the largest number.
+// Exact in double for every exponent that leaves a float, then one rounding.
 MSL_INLINE float ldexp(float x, int k) {
   k = k < -300 ? -300 : (k > 300 ? 300 : k);
-  int third = k / 3;
-  float factor = as_type<float>((third + 127) << 23);
-  float last = as_type<float>((k - 2 * third + 127) << 23);
-  return (x >= -1.0f && x <= 1.0f) == (k > 0) ? x * factor * factor * last : x * last * factor * factor;
+  return float(double(x) * msl::exactly(ulong(1023 + k) << 52));
 }
 MSL_INLINE half ldexp(half x, int k) { return half(ldexp(float(x), k)); }
-template <class T, int N> MSL_INLINE vec<T, N> ldexp(vec<T, N> x, vec<int, N> k) {
-  vec<T, N> result;
-  for (int i = 0; i < N; ++i) result[i] = ldexp(x[i], k[i]);
-  return result;
-}
 
 MSL_INLINE int ilogb(float x) {
   if (x == 0.0f) return -2147483647 - 1;
@@ -109,6 +124,31 @@ MSL_INLINE int ilogb(float x) {
   return int((bits >> 23) & 0xff) - (subnormal ? 151 : 127);
 }
 MSL_INLINE int ilogb(half x) { return ilogb(float(x)); }
+
+#define MSL_COMPONENTS(count, expression) \
+  for (int i = 0; i < count; ++i) result[i] = expression; \
+  return result;
+template <class T, int N> MSL_INLINE vec<T, N> ldexp(vec<T, N> x, vec<int, N> k) {
+  vec<T, N> result;
+  MSL_COMPONENTS(N, ldexp(x[i], k[i]))
+}
+template <class T, int N> MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<int, N>> ilogb(vec<T, N> x) {
+  vec<int, N> result;
+  MSL_COMPONENTS(N, ilogb(x[i]))
+}
+template <class T, int N> MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> nextafter(vec<T, N> x, vec<T, N> y) {
+  vec<T, N> result;
+  MSL_COMPONENTS(N, nextafter(x[i], y[i]))
+}
+#define MSL_VECTOR_OF_THREE(name) \
+  template <class T, int N> MSL_INLINE enable_if_t<is_floating_point_v<T>, vec<T, N>> name(vec<T, N> a, vec<T, N> b, vec<T, N> c) { \
+    vec<T, N> result; \
+    MSL_COMPONENTS(N, name(a[i], b[i], c[i])) \
+  }
+MSL_VECTOR_OF_THREE(fmin3)
+MSL_VECTOR_OF_THREE(fmax3)
+MSL_VECTOR_OF_THREE(fmedian3)
+#undef MSL_VECTOR_OF_THREE
 
 #define MSL_OUT_PARAMETER(space) \
   MSL_INLINE float frexp(float x, space int &exponent) { \
@@ -120,7 +160,12 @@ MSL_INLINE int ilogb(half x) { return ilogb(float(x)); }
   MSL_INLINE half frexp(half x, space int &exponent) { return half(frexp(float(x), exponent)); } \
   MSL_INLINE float modf(float x, space float &whole) { \
     whole = __builtin_elementwise_trunc(x); \
-    return __builtin_elementwise_copysign(x - x != 0.0f && x == x ? 0.0f : x - whole, x); \
+    return __builtin_elementwise_copysign(x - x != 0.0f && x == x ? 0.0f : x - __builtin_elementwise_trunc(x), x); \
+  } \
+  MSL_INLINE half modf(half x, space half &whole) { \
+    whole = trunc(x); \
+    float unused; \
+    return half(modf(float(x), unused)); \
   } \
   MSL_INLINE float sincos(float x, space float &cosine) { \
     cosine = cos(x); \
@@ -129,32 +174,29 @@ MSL_INLINE int ilogb(half x) { return ilogb(float(x)); }
   MSL_INLINE half sincos(half x, space half &cosine) { \
     cosine = cos(x); \
     return sin(x); \
+  } \
+  template <class T, int N> MSL_INLINE vec<T, N> frexp(vec<T, N> x, space vec<int, N> &exponent) { \
+    vec<T, N> result; \
+    int e; \
+    for (int i = 0; i < N; ++i) { \
+      result[i] = frexp(x[i], e); \
+      exponent[i] = e; \
+    } \
+    return result; \
+  } \
+  template <class T, int N> MSL_INLINE vec<T, N> modf(vec<T, N> x, space vec<T, N> &whole) { \
+    vec<T, N> result; \
+    T unused; \
+    MSL_COMPONENTS(N, (whole[i] = trunc(x[i]), modf(x[i], unused))) \
+  } \
+  template <class T, int N> MSL_INLINE vec<T, N> sincos(vec<T, N> x, space vec<T, N> &cosine) { \
+    cosine = cos(x); \
+    return sin(x); \
   }
 MSL_OUT_PARAMETER(thread)
 MSL_OUT_PARAMETER(device)
 MSL_OUT_PARAMETER(threadgroup)
 #undef MSL_OUT_PARAMETER
-
-#define MSL_ALL_PRECISIONS(name) using metal::name;
-#define MSL_SHARED_NAMES \
-  MSL_ALL_PRECISIONS(exp) MSL_ALL_PRECISIONS(exp2) MSL_ALL_PRECISIONS(exp10) MSL_ALL_PRECISIONS(log) \
-  MSL_ALL_PRECISIONS(log2) MSL_ALL_PRECISIONS(log10) MSL_ALL_PRECISIONS(sin) MSL_ALL_PRECISIONS(cos) \
-  MSL_ALL_PRECISIONS(tan) MSL_ALL_PRECISIONS(tanh) MSL_ALL_PRECISIONS(sinpi) MSL_ALL_PRECISIONS(cospi) \
-  MSL_ALL_PRECISIONS(tanpi) MSL_ALL_PRECISIONS(asin) MSL_ALL_PRECISIONS(acos) MSL_ALL_PRECISIONS(atan) \
-  MSL_ALL_PRECISIONS(sinh) MSL_ALL_PRECISIONS(cosh) MSL_ALL_PRECISIONS(asinh) MSL_ALL_PRECISIONS(acosh) \
-  MSL_ALL_PRECISIONS(atanh) MSL_ALL_PRECISIONS(sqrt) MSL_ALL_PRECISIONS(rsqrt) MSL_ALL_PRECISIONS(floor) \
-  MSL_ALL_PRECISIONS(ceil) MSL_ALL_PRECISIONS(trunc) MSL_ALL_PRECISIONS(rint) MSL_ALL_PRECISIONS(round) \
-  MSL_ALL_PRECISIONS(fabs) MSL_ALL_PRECISIONS(fract) MSL_ALL_PRECISIONS(pow) MSL_ALL_PRECISIONS(powr) \
-  MSL_ALL_PRECISIONS(fmod) MSL_ALL_PRECISIONS(atan2) MSL_ALL_PRECISIONS(copysign) MSL_ALL_PRECISIONS(fmin) \
-  MSL_ALL_PRECISIONS(fmax) MSL_ALL_PRECISIONS(fdim) MSL_ALL_PRECISIONS(divide) MSL_ALL_PRECISIONS(fma) \
-  MSL_ALL_PRECISIONS(nextafter) MSL_ALL_PRECISIONS(ldexp) MSL_ALL_PRECISIONS(ilogb) MSL_ALL_PRECISIONS(frexp) \
-  MSL_ALL_PRECISIONS(modf) MSL_ALL_PRECISIONS(sincos)
-namespace precise {
-MSL_SHARED_NAMES
-}
-namespace fast {
-MSL_SHARED_NAMES
-}
 
 }  // namespace metal
 

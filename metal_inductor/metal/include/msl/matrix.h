@@ -30,6 +30,9 @@ template <class T, int C, int R> struct matrix {
   MSL_INLINE thread vec<T, R> &operator[](int c) thread & { return columns[c]; }
   MSL_INLINE threadgroup vec<T, R> &operator[](int c) threadgroup & { return columns[c]; }
   MSL_INLINE device vec<T, R> &operator[](int c) __global & { return ((device vec<T, R> *)columns)[c]; }
+  template <class U> MSL_INLINE MSL_GENERIC matrix &operator+=(U other) { return *this = *this + other; }
+  template <class U> MSL_INLINE MSL_GENERIC matrix &operator-=(U other) { return *this = *this - other; }
+  template <class U> MSL_INLINE MSL_GENERIC matrix &operator*=(U other) { return *this = *this * other; }
 };
 
 #define MSL_PER_COLUMN(op) \
@@ -45,6 +48,10 @@ template <class T, int C, int R> MSL_INLINE matrix<T, C, R> operator*(matrix<T, 
   return m;
 }
 template <class T, int C, int R> MSL_INLINE matrix<T, C, R> operator*(scalar_operand<T> s, matrix<T, C, R> m) { return m * s; }
+template <class T, int C, int R> MSL_INLINE matrix<T, C, R> operator-(matrix<T, C, R> m) {
+  for (int c = 0; c < C; ++c) m.columns[c] = -m.columns[c];
+  return m;
+}
 template <class T, int C, int R> MSL_INLINE vec<T, R> operator*(matrix<T, C, R> m, vec<T, C> v) {
   vec<T, R> sum = m.columns[0] * v[0];
   for (int c = 1; c < C; ++c) sum += m.columns[c] * v[c];

@@ -19,11 +19,22 @@ MSL_CLASSIFY(isfinite, (as_type<uint>(x) & 0x7fffffffu) < 0x7f800000u)
 MSL_CLASSIFY(signbit, (as_type<uint>(x) >> 31) != 0)
 #undef MSL_CLASSIFY
 MSL_INLINE bool isnormal(float x) { return ((as_type<uint>(x) & 0x7fffffffu) - 0x00800000u) < 0x7f000000u; }
+// A number is normal by the exponents of its own type, and bfloat has those of float.
 MSL_INLINE bool isnormal(half x) { return ((as_type<ushort>(x) & 0x7fffu) - 0x0400u) < 0x7800u; }
-MSL_INLINE bool isordered(float x, float y) { return x == x && y == y; }
-MSL_INLINE bool isunordered(float x, float y) { return x != x || y != y; }
-MSL_INLINE bool isordered(half x, half y) { return x == x && y == y; }
-MSL_INLINE bool isunordered(half x, half y) { return x != x || y != y; }
+template <class T, int N> MSL_INLINE vec<bool, N> isnormal(vec<T, N> v) {
+  vec<bool, N> result;
+  for (int i = 0; i < N; ++i) result[i] = isnormal(v[i]);
+  return result;
+}
+#define MSL_ORDERED(T) \
+  MSL_INLINE bool isordered(T x, T y) { return x == x && y == y; } \
+  MSL_INLINE bool isunordered(T x, T y) { return x != x || y != y; }
+MSL_ORDERED(half)
+MSL_ORDERED(float)
+MSL_ORDERED(bfloat)
+#undef MSL_ORDERED
+template <class T, int N> MSL_INLINE vec<bool, N> isordered(vec<T, N> x, vec<T, N> y) { return (x == x) & (y == y); }
+template <class T, int N> MSL_INLINE vec<bool, N> isunordered(vec<T, N> x, vec<T, N> y) { return (x != x) | (y != y); }
 
 template <int N> MSL_INLINE bool any(vec<bool, N> v) {
   bool result = false;
@@ -81,29 +92,23 @@ template <class T, int N> MSL_INLINE T length(vec<T, N> v) { return T(sqrt(dot(v
 template <class T, int N> MSL_INLINE T distance(vec<T, N> a, vec<T, N> b) { return length(a - b); }
 template <class T, int N> MSL_INLINE T distance_squared(vec<T, N> a, vec<T, N> b) { return length_squared(a - b); }
 template <class T, int N> MSL_INLINE vec<T, N> normalize(vec<T, N> v) { return v * T(rsqrt(dot(v, v))); }
+template <class T, int N> MSL_INLINE vec<T, N> faceforward(vec<T, N> n, vec<T, N> incident, vec<T, N> reference) {
+  if (dot(reference, incident) < T(0)) return n;
+  return -n;
+}
+template <class T, int N> MSL_INLINE vec<T, N> reflect(vec<T, N> incident, vec<T, N> n) {
+  return incident - n * T(T(2) * dot(n, incident));
+}
+// Zero where no ray passes: total reflection.
+template <class T, int N> MSL_INLINE vec<T, N> refract(vec<T, N> incident, vec<T, N> n, scalar_operand<T> ratio) {
+  T cosine = dot(n, incident);
+  T k = T(1) - ratio * ratio * (T(1) - cosine * cosine);
+  if (k < T(0)) return vec<T, N>(T(0));
+  return incident * ratio - n * T(ratio * cosine + sqrt(k));
+}
 template <class T> MSL_INLINE vec<T, 3> cross(vec<T, 3> a, vec<T, 3> b) {
   return vec<T, 3>(a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]);
 }
-
-#define MSL_BOTH_PRECISIONS \
-  using metal::dot; \
-  using metal::length; \
-  using metal::mix; \
-  using metal::normalize; \
-  using metal::saturate; \
-  using metal::sign; \
-  using metal::smoothstep; \
-  using metal::step; \
-  using metal::isnan; \
-  using metal::isinf; \
-  using metal::isfinite;
-namespace precise {
-MSL_BOTH_PRECISIONS
-}
-namespace fast {
-MSL_BOTH_PRECISIONS
-}
-#undef MSL_BOTH_PRECISIONS
 
 }  // namespace metal
 

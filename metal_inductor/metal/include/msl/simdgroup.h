@@ -4,6 +4,7 @@
 // address they wait at.
 #ifndef MSL_SIMDGROUP_H
 #define MSL_SIMDGROUP_H
+#include "msl/checks.h"
 #include "msl/relational.h"
 #ifdef __NVPTX__
 #include "msl/exchange_nvptx.h"
@@ -31,14 +32,20 @@ enum memory_order {
 };
 enum thread_scope {
   thread_scope_thread,
-  thread_scope_simdgroup,
   thread_scope_threadgroup,
-  thread_scope_device
+  thread_scope_device,
+  thread_scope_simdgroup = 4
 };
-MSL_INLINE void threadgroup_barrier(mem_flags) { msl::wait_for_threadgroup(); }
-MSL_INLINE void simdgroup_barrier(mem_flags) { msl::wait_for_simdgroup(); }
-MSL_INLINE void atomic_thread_fence(mem_flags, memory_order = memory_order_seq_cst, thread_scope = thread_scope_device) {
+MSL_INLINE void threadgroup_barrier(mem_flags flags) { MSL_THREADGROUP_BARRIER(flags); }
+MSL_INLINE void simdgroup_barrier(mem_flags flags) { MSL_SIMDGROUP_BARRIER(flags); }
+MSL_INLINE void atomic_thread_fence(mem_flags flags, memory_order = memory_order_seq_cst,
+                                    thread_scope scope = thread_scope_device) {
+  MSL_FENCE(flags);
+#ifdef __NVPTX__
+  msl::fence(scope == thread_scope_device);
+#else
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
 }
 }  // namespace metal
 
@@ -55,6 +62,17 @@ struct bit_xor { template <class T> MSL_INLINE T operator()(T a, T b) const { re
 MSL_INLINE uint lane_above(uint delta) { return lane() + delta > 31 ? lane() : lane() + delta; }
 MSL_INLINE uint lane_below(uint delta) { return lane() < delta ? lane() : lane() - delta; }
 MSL_INLINE uint lane_in_quad(uint index) { return (lane() & ~3u) | (index & 3); }
+
+// Combines the values of the active lanes before this one in its quad.
+template <class T, class Combine> MSL_INLINE T scan_quad(T value, Combine combine, T identity) {
+  uint quad = lane() & ~3u, active = active_mask() >> quad;
+  T result = identity;
+  for (uint i = 0; i < 3; ++i) {
+    T next = value_of_lane(value, quad + i);
+    if (i < lane() - quad && ((active >> i) & 1)) result = combine(result, next);
+  }
+  return result;
+}
 
 }  // namespace msl
 
@@ -83,18 +101,20 @@ MSL_SHUFFLE(quad_shuffle_rotate_down, msl::lane_in_quad(msl::lane() + amount))
 MSL_SHUFFLE(quad_shuffle_rotate_up, msl::lane_in_quad(msl::lane() - amount))
 #undef MSL_SHUFFLE
 
-// Lanes beyond the end of each block of `width` lanes take the filling of the lane they would wrap around to.
-#define MSL_FILL_SHUFFLE(name, source, outside) \
-  template <class T> MSL_INLINE simd_number<T> name(T value, T filling, ushort amount, ushort width = 32) { \
-    uint lane = msl::lane() & (width - 1u); \
+// Lanes beyond the end of each block of `modulo` lanes take the filling of the lane they would wrap around to.
+#define MSL_FILL_SHUFFLE(name, source, outside, width) \
+  template <class T> MSL_INLINE simd_number<T> name(T value, T filling, ushort amount, ushort modulo = width) { \
+    uint lane = msl::lane() & (modulo - 1u); \
     uint block = msl::lane() - lane; \
-    T shuffled = msl::value_of_lane(value, block + ((source) & (width - 1u))); \
-    T filled = msl::value_of_lane(filling, block + ((source) & (width - 1u))); \
+    T shuffled = msl::value_of_lane(value, block + ((source) & (modulo - 1u))); \
+    T filled = msl::value_of_lane(filling, block + ((source) & (modulo - 1u))); \
     if (outside) return filled; \
     return shuffled; \
   }
-MSL_FILL_SHUFFLE(simd_shuffle_and_fill_down, lane + amount, lane + amount >= width)
-MSL_FILL_SHUFFLE(simd_shuffle_and_fill_up, lane - amount, lane < amount)
+MSL_FILL_SHUFFLE(simd_shuffle_and_fill_down, lane + amount, lane + amount >= modulo, 32)
+MSL_FILL_SHUFFLE(simd_shuffle_and_fill_up, lane - amount, lane < amount, 32)
+MSL_FILL_SHUFFLE(quad_shuffle_and_fill_down, lane + amount, lane + amount >= modulo, 4)
+MSL_FILL_SHUFFLE(quad_shuffle_and_fill_up, lane - amount, lane < amount, 4)
 #undef MSL_FILL_SHUFFLE
 
 #define MSL_FOLDS(suffix, function, number) \
@@ -111,12 +131,19 @@ MSL_FOLDS(or, msl::bit_or, simd_integer)
 MSL_FOLDS(xor, msl::bit_xor, simd_integer)
 #undef MSL_FOLDS
 
+// A quad scans through its own four lanes: a lane of another quad counts as the identity.
 #define MSL_SCANS(suffix, function, identity) \
   template <class T> MSL_INLINE simd_number<T> simd_prefix_inclusive_##suffix(T value) { \
     return msl::scan_lanes(value, function(), T(identity), true); \
   } \
   template <class T> MSL_INLINE simd_number<T> simd_prefix_exclusive_##suffix(T value) { \
     return msl::scan_lanes(value, function(), T(identity), false); \
+  } \
+  template <class T> MSL_INLINE simd_number<T> quad_prefix_exclusive_##suffix(T value) { \
+    return msl::scan_quad(value, function(), T(identity)); \
+  } \
+  template <class T> MSL_INLINE simd_number<T> quad_prefix_inclusive_##suffix(T value) { \
+    return function()(quad_prefix_exclusive_##suffix(value), value); \
   }
 MSL_SCANS(sum, msl::sum, 0)
 MSL_SCANS(product, msl::product, 1)
@@ -127,68 +154,70 @@ template <class T> MSL_INLINE simd_number<T> quad_broadcast_first(T value) {
   return msl::value_of_first(value, msl::lane() & ~3u, 4);
 }
 
+// Vectors: each component by itself.
+#define MSL_PER_COMPONENT(expression) \
+  vec<T, N> result; \
+  for (int i = 0; i < N; ++i) result[i] = expression; \
+  return result;
 #define MSL_VECTOR_SHUFFLE(name) \
   template <class T, int N> MSL_INLINE vec<T, N> name(vec<T, N> value, ushort amount) { \
-    vec<T, N> result; \
-    for (int i = 0; i < N; ++i) result[i] = name(value[i], amount); \
-    return result; \
+    MSL_PER_COMPONENT(name(value[i], amount)) \
   }
-MSL_VECTOR_SHUFFLE(simd_shuffle)
-MSL_VECTOR_SHUFFLE(simd_broadcast)
-MSL_VECTOR_SHUFFLE(simd_shuffle_xor)
-MSL_VECTOR_SHUFFLE(simd_shuffle_down)
-MSL_VECTOR_SHUFFLE(simd_shuffle_up)
-MSL_VECTOR_SHUFFLE(simd_shuffle_rotate_down)
-MSL_VECTOR_SHUFFLE(simd_shuffle_rotate_up)
-MSL_VECTOR_SHUFFLE(quad_shuffle)
-MSL_VECTOR_SHUFFLE(quad_broadcast)
-MSL_VECTOR_SHUFFLE(quad_shuffle_xor)
-MSL_VECTOR_SHUFFLE(quad_shuffle_down)
-MSL_VECTOR_SHUFFLE(quad_shuffle_up)
-#undef MSL_VECTOR_SHUFFLE
-#define MSL_VECTOR_FILL_SHUFFLE(name) \
+#define MSL_VECTOR_SHUFFLES(group) \
+  MSL_VECTOR_SHUFFLE(group##_shuffle) MSL_VECTOR_SHUFFLE(group##_broadcast) MSL_VECTOR_SHUFFLE(group##_shuffle_xor) \
+  MSL_VECTOR_SHUFFLE(group##_shuffle_down) MSL_VECTOR_SHUFFLE(group##_shuffle_up) \
+  MSL_VECTOR_SHUFFLE(group##_shuffle_rotate_down) MSL_VECTOR_SHUFFLE(group##_shuffle_rotate_up)
+MSL_VECTOR_SHUFFLES(simd)
+MSL_VECTOR_SHUFFLES(quad)
+#define MSL_VECTOR_FILL_SHUFFLE(name, width) \
   template <class T, int N> \
-  MSL_INLINE vec<T, N> name(vec<T, N> value, vec<T, N> filling, ushort amount, ushort width = 32) { \
-    vec<T, N> result; \
-    for (int i = 0; i < N; ++i) result[i] = name(value[i], filling[i], amount, width); \
-    return result; \
+  MSL_INLINE vec<T, N> name(vec<T, N> value, vec<T, N> filling, ushort amount, ushort modulo = width) { \
+    MSL_PER_COMPONENT(name(value[i], filling[i], amount, modulo)) \
   }
-MSL_VECTOR_FILL_SHUFFLE(simd_shuffle_and_fill_down)
-MSL_VECTOR_FILL_SHUFFLE(simd_shuffle_and_fill_up)
-#undef MSL_VECTOR_FILL_SHUFFLE
+MSL_VECTOR_FILL_SHUFFLE(simd_shuffle_and_fill_down, 32)
+MSL_VECTOR_FILL_SHUFFLE(simd_shuffle_and_fill_up, 32)
+MSL_VECTOR_FILL_SHUFFLE(quad_shuffle_and_fill_down, 4)
+MSL_VECTOR_FILL_SHUFFLE(quad_shuffle_and_fill_up, 4)
 #define MSL_VECTOR_FOLD(name) \
-  template <class T, int N> MSL_INLINE vec<T, N> name(vec<T, N> value) { \
-    vec<T, N> result; \
-    for (int i = 0; i < N; ++i) result[i] = name(value[i]); \
-    return result; \
-  }
-MSL_VECTOR_FOLD(simd_sum)
-MSL_VECTOR_FOLD(simd_product)
-MSL_VECTOR_FOLD(simd_min)
-MSL_VECTOR_FOLD(simd_max)
-MSL_VECTOR_FOLD(quad_sum)
-MSL_VECTOR_FOLD(simd_broadcast_first)
-MSL_VECTOR_FOLD(simd_prefix_inclusive_sum)
-MSL_VECTOR_FOLD(simd_prefix_exclusive_sum)
+  template <class T, int N> MSL_INLINE vec<T, N> name(vec<T, N> value) { MSL_PER_COMPONENT(name(value[i])) }
+#define MSL_VECTOR_FOLDS(group) \
+  MSL_VECTOR_FOLD(group##_sum) MSL_VECTOR_FOLD(group##_product) MSL_VECTOR_FOLD(group##_min) MSL_VECTOR_FOLD(group##_max) \
+  MSL_VECTOR_FOLD(group##_and) MSL_VECTOR_FOLD(group##_or) MSL_VECTOR_FOLD(group##_xor) \
+  MSL_VECTOR_FOLD(group##_broadcast_first) MSL_VECTOR_FOLD(group##_prefix_inclusive_sum) \
+  MSL_VECTOR_FOLD(group##_prefix_exclusive_sum) MSL_VECTOR_FOLD(group##_prefix_inclusive_product) \
+  MSL_VECTOR_FOLD(group##_prefix_exclusive_product)
+MSL_VECTOR_FOLDS(simd)
+MSL_VECTOR_FOLDS(quad)
+#undef MSL_VECTOR_FOLDS
 #undef MSL_VECTOR_FOLD
+#undef MSL_VECTOR_FILL_SHUFFLE
+#undef MSL_VECTOR_SHUFFLES
+#undef MSL_VECTOR_SHUFFLE
+#undef MSL_PER_COMPONENT
 
-class simd_vote {
- public:
-  typedef ulong vote_t;
-  explicit constexpr simd_vote(vote_t votes = 0) : votes_(votes) {}
-  explicit constexpr operator vote_t() const { return votes_; }
-  constexpr bool all() const { return uint(votes_) == 0xffffffffu; }
-  constexpr bool any() const { return votes_ != 0; }
-
- private:
-  vote_t votes_;
-};
+#define MSL_VOTE(name, type, everyone) \
+  class name { \
+   public: \
+    typedef type vote_t; \
+    explicit constexpr name(vote_t votes = 0) : votes_(votes) {} \
+    explicit constexpr operator vote_t() const { return votes_; } \
+    constexpr bool all() const { return (votes_ & everyone) == everyone; } \
+    constexpr bool any() const { return (votes_ & everyone) != 0; } \
+\
+   private: \
+    vote_t votes_; \
+  };
+MSL_VOTE(simd_vote, ulong, 0xffffffffu)
+MSL_VOTE(quad_vote, uint, 15u)
+#undef MSL_VOTE
 
 MSL_INLINE simd_vote simd_ballot(bool vote) { return simd_vote(msl::ballot(vote)); }
 MSL_INLINE simd_vote simd_active_threads_mask() { return simd_vote(msl::active_mask()); }
 MSL_INLINE bool simd_any(bool vote) { return msl::ballot(vote) != 0; }
 MSL_INLINE bool simd_all(bool vote) { return msl::ballot(!vote) == 0; }
 MSL_INLINE bool simd_is_first() { return msl::lane() == uint(__builtin_ctzg(msl::active_mask())); }
+MSL_INLINE quad_vote quad_ballot(bool vote) { return quad_vote((msl::ballot(vote) >> (msl::lane() & ~3u)) & 15u); }
+MSL_INLINE quad_vote quad_active_threads_mask() { return quad_vote((msl::active_mask() >> (msl::lane() & ~3u)) & 15u); }
 MSL_INLINE bool quad_any(bool vote) { return ((msl::ballot(vote) >> (msl::lane() & ~3u)) & 15) != 0; }
 MSL_INLINE bool quad_all(bool vote) { return ((msl::ballot(!vote) >> (msl::lane() & ~3u)) & 15) == 0; }
 MSL_INLINE bool quad_is_first() {

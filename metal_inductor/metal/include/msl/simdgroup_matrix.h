@@ -3,6 +3,17 @@
 #define MSL_SIMDGROUP_MATRIX_H
 #include "msl/simdgroup.h"
 
+namespace msl {
+// Adds the products for this lane's two elements to `sums`.
+template <class A, class B> MSL_INLINE void multiply_pairs(metal::vec<A, 2> a, metal::vec<B, 2> b, thread float *sums) {
+#ifdef __NVPTX__
+  if constexpr (on_tensor_cores<A, B>()) return multiply_on_tensor_cores(a, b, sums);
+#endif
+  matrix_operands mine = {{float(a[0]), float(a[1])}, {float(b[0]), float(b[1])}};
+  multiply_matrices(mine, sums);
+}
+}  // namespace msl
+
 namespace metal {
 
 template <class T, int Columns, int Rows = Columns> struct simdgroup_matrix {
@@ -11,7 +22,7 @@ template <class T, int Columns, int Rows = Columns> struct simdgroup_matrix {
   vec<T, 2> msl_elements;
   simdgroup_matrix() = default;
   explicit MSL_INLINE simdgroup_matrix(T diagonal) {
-    uint row = msl::matrix_row(msl::lane()), column = msl::matrix_column(msl::lane());
+    uint lane = msl::lane(), row = msl::matrix_row(lane), column = msl::matrix_column(lane);
     msl_elements = vec<T, 2>(row == column ? diagonal : T(0), row == column + 1 ? diagonal : T(0));
   }
   MSL_INLINE thread vec<T, 2> &thread_elements() thread { return msl_elements; }
@@ -36,10 +47,11 @@ MSL_INLINE simdgroup_matrix<T, Columns, Rows> make_diagonal_simdgroup_matrix(T v
 }
 
 namespace msl_matrix {
-template <class Pointer> MSL_INLINE Pointer element(Pointer source, ulong stride, vec<ulong, 2> origin, bool transposed, uint i) {
-  ulong row = msl::matrix_row(msl::lane()), column = msl::matrix_column(msl::lane()) + i;
-  return transposed ? source + (origin.y + column) * stride + origin.x + row
-                    : source + (origin.y + row) * stride + origin.x + column;
+// Index of the lane's first element; the second is `stride` further in a transposed matrix, else next to it.
+MSL_INLINE ulong first_element(ulong stride, vec<ulong, 2> origin, bool transposed) {
+  uint lane = msl::lane();
+  ulong row = msl::matrix_row(lane), column = msl::matrix_column(lane);
+  return transposed ? (origin.y + column) * stride + origin.x + row : (origin.y + row) * stride + origin.x + column;
 }
 }  // namespace msl_matrix
 
@@ -48,15 +60,17 @@ template <class Pointer> MSL_INLINE Pointer element(Pointer source, ulong stride
   template <class T> \
   MSL_INLINE void simdgroup_load(thread simdgroup_matrix<T, 8> &m, const space T *source, ulong elements_per_row = 8, \
                                  vec<ulong, 2> origin = vec<ulong, 2>(0), bool transpose = false) { \
-    for (uint i = 0; i < 2; ++i) \
-      m.msl_elements[i] = *msl_matrix::element(source, elements_per_row, origin, transpose, i); \
+    source += msl_matrix::first_element(elements_per_row, origin, transpose); \
+    m.msl_elements[0] = source[0]; \
+    m.msl_elements[1] = source[transpose ? elements_per_row : 1]; \
   }
 #define MSL_MATRIX_STORE(space) \
   template <class T> \
   MSL_INLINE void simdgroup_store(simdgroup_matrix<T, 8> m, space T *target, ulong elements_per_row = 8, \
                                   vec<ulong, 2> origin = vec<ulong, 2>(0), bool transpose = false) { \
-    for (uint i = 0; i < 2; ++i) \
-      *msl_matrix::element(target, elements_per_row, origin, transpose, i) = m.msl_elements[i]; \
+    target += msl_matrix::first_element(elements_per_row, origin, transpose); \
+    target[0] = m.msl_elements[0]; \
+    target[transpose ? elements_per_row : 1] = m.msl_elements[1]; \
   }
 MSL_MATRIX_LOAD(device)
 MSL_MATRIX_LOAD(__global)
@@ -66,14 +80,12 @@ MSL_MATRIX_STORE(threadgroup)
 #undef MSL_MATRIX_LOAD
 #undef MSL_MATRIX_STORE
 
-// d = a b + c with one exchange: every lane posts its four operands and sums the products of its own two elements.
+// d = a b + c, summed in float.
 template <class D, class A, class B, class C>
 MSL_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8> &d, simdgroup_matrix<A, 8> a,
                                               simdgroup_matrix<B, 8> b, simdgroup_matrix<C, 8> c) {
-  msl::matrix_operands mine = {{float(a.msl_elements[0]), float(a.msl_elements[1])},
-                               {float(b.msl_elements[0]), float(b.msl_elements[1])}};
   float sums[2] = {float(c.msl_elements[0]), float(c.msl_elements[1])};
-  msl::multiply_matrices(mine, sums);
+  msl::multiply_pairs(a.msl_elements, b.msl_elements, sums);
   d.msl_elements = vec<D, 2>(D(sums[0]), D(sums[1]));
 }
 template <class D, class A, class B>

@@ -41,11 +41,21 @@ template <class T, int N> constexpr MSL_INLINE lanes<T, N> narrow(computed_lanes
     return __builtin_convertvector((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, simd<ushort, N>);
   } else return computed;
 }
+// A number beyond an integer type becomes its nearest value and NaN becomes zero, as the scalar conversion does.
+template <class To, int N> constexpr MSL_INLINE simd<To, N> saturate_lanes(simd<float, N> source) {
+  constexpr float high = float(metal::numeric_limits<To>::max()), low = float(metal::numeric_limits<To>::min());
+  simd<To, N> inside = __builtin_convertvector(source, simd<To, N>);
+  inside = __builtin_convertvector(source >= high, simd<To, N>) != 0 ? simd<To, N>(metal::numeric_limits<To>::max()) : inside;
+  inside = __builtin_convertvector(source <= low, simd<To, N>) != 0 ? simd<To, N>(metal::numeric_limits<To>::min()) : inside;
+  return __builtin_convertvector(source != source, simd<To, N>) != 0 ? simd<To, N>(0) : inside;
+}
 // Component-wise conversion. A number is true unless it is zero.
 template <class To, class From, int N> constexpr MSL_INLINE lanes<To, N> convert_lanes(lanes<From, N> source) {
   computed_lanes<From, N> wide = widen<From, N>(source);
   if constexpr (__is_same(To, bool)) return __builtin_convertvector(wide != 0, simd<uchar, N>) & uchar(1);
-  else return narrow<To, N>(__builtin_convertvector(wide, computed_lanes<To, N>));
+  else if constexpr (metal::is_integral_v<To> && metal::is_floating_point_v<From>) {
+    return saturate_lanes<To, N>(__builtin_convertvector(wide, simd<float, N>));
+  } else return narrow<To, N>(__builtin_convertvector(wide, computed_lanes<To, N>));
 }
 struct from_lanes {};
 
@@ -60,13 +70,27 @@ template <class T, int N, int... I> struct swizzle_reference {
     ((updated[I] = source.msl_lanes[position++]), ...);
     *target = updated;
   }
-  template <class U> MSL_INLINE void operator+=(U other) const { *this = value() + other; }
-  template <class U> MSL_INLINE void operator-=(U other) const { *this = value() - other; }
-  template <class U> MSL_INLINE void operator*=(U other) const { *this = value() * other; }
-  template <class U> MSL_INLINE void operator/=(U other) const { *this = value() / other; }
-  template <class U> MSL_INLINE void operator&=(U other) const { *this = value() & other; }
-  template <class U> MSL_INLINE void operator|=(U other) const { *this = value() | other; }
-  template <class U> MSL_INLINE void operator^=(U other) const { *this = value() ^ other; }
+#define MSL_SWIZZLE_COMPOUND(op) \
+  template <class U> MSL_INLINE void operator op##=(U other) const { *this = value() op other; }
+  MSL_SWIZZLE_COMPOUND(+) MSL_SWIZZLE_COMPOUND(-) MSL_SWIZZLE_COMPOUND(*) MSL_SWIZZLE_COMPOUND(/) MSL_SWIZZLE_COMPOUND(%)
+  MSL_SWIZZLE_COMPOUND(&) MSL_SWIZZLE_COMPOUND(|) MSL_SWIZZLE_COMPOUND(^) MSL_SWIZZLE_COMPOUND(<<) MSL_SWIZZLE_COMPOUND(>>)
+#undef MSL_SWIZZLE_COMPOUND
+};
+
+// The same for a packed vector, whose components are assigned one by one.
+template <class T, class P, int... I> struct packed_swizzle_reference {
+  typedef metal::vec<T, sizeof...(I)> value_type;
+  MSL_GENERIC P *target;
+  MSL_INLINE value_type value() const;
+  MSL_INLINE void operator=(value_type source) const {
+    int position = 0;
+    (((&target->x)[I] = source[position++]), ...);
+  }
+#define MSL_SWIZZLE_COMPOUND(op) \
+  template <class U> MSL_INLINE void operator op##=(U other) const { *this = value() op other; }
+  MSL_SWIZZLE_COMPOUND(+) MSL_SWIZZLE_COMPOUND(-) MSL_SWIZZLE_COMPOUND(*) MSL_SWIZZLE_COMPOUND(/) MSL_SWIZZLE_COMPOUND(%)
+  MSL_SWIZZLE_COMPOUND(&) MSL_SWIZZLE_COMPOUND(|) MSL_SWIZZLE_COMPOUND(^) MSL_SWIZZLE_COMPOUND(<<) MSL_SWIZZLE_COMPOUND(>>)
+#undef MSL_SWIZZLE_COMPOUND
 };
 
 }  // namespace msl
@@ -152,13 +176,22 @@ template <class T> struct vec<T, 4> {
   template <int... I> MSL_INLINE vec<T, sizeof...(I)> msl_get() const { \
     return vec<T, N>(*this).template msl_get<I...>(); \
   } \
+  template <int... I> MSL_INLINE msl::packed_swizzle_reference<T, packed_vec, I...> msl_set() { \
+    static_assert(((I < N) && ...), "swizzle names a component that the vector does not have"); \
+    return {this}; \
+  } \
   MSL_INLINE T operator[](int i) const & { return (&x)[i]; } \
   MSL_INLINE T operator[](int i) const && { return (&x)[i]; } \
   MSL_INLINE MSL_GENERIC T &operator[](int i) & { return (&x)[i]; } \
   MSL_INLINE thread T &operator[](int i) thread & { return (&x)[i]; } \
   MSL_INLINE threadgroup T &operator[](int i) threadgroup & { return (&x)[i]; } \
   MSL_INLINE device T &operator[](int i) __global & { return ((device T *)&x)[i]; } \
-  MSL_PACKED_COMPOUND(+) MSL_PACKED_COMPOUND(-) MSL_PACKED_COMPOUND(*) MSL_PACKED_COMPOUND(/)
+  MSL_PACKED_COMPOUND(+) MSL_PACKED_COMPOUND(-) MSL_PACKED_COMPOUND(*) MSL_PACKED_COMPOUND(/) MSL_PACKED_COMPOUND(%) \
+  MSL_PACKED_COMPOUND(&) MSL_PACKED_COMPOUND(|) MSL_PACKED_COMPOUND(^) MSL_PACKED_COMPOUND(<<) MSL_PACKED_COMPOUND(>>) \
+  MSL_INLINE MSL_GENERIC packed_vec &operator++() { return *this += T(1); } \
+  MSL_INLINE MSL_GENERIC packed_vec &operator--() { return *this -= T(1); } \
+  MSL_INLINE packed_vec operator++(int) { packed_vec old = *this; *this += T(1); return old; } \
+  MSL_INLINE packed_vec operator--(int) { packed_vec old = *this; *this -= T(1); return old; }
 #define MSL_PACKED_COMPOUND(op) \
   template <class U> MSL_INLINE MSL_GENERIC packed_vec &operator op##=(U other) { \
     return *this = packed_vec(vec<T, msl_size>(*this) op other); \
@@ -174,17 +207,34 @@ template <class T> struct packed_vec<T, 3> {
   T x, y, z;
   MSL_PACKED_MEMBERS(3)
   MSL_INLINE packed_vec(T a, T b, T c) : x(a), y(b), z(c) {}
+  MSL_INLINE packed_vec(vec<T, 2> ab, T c) : x(ab[0]), y(ab[1]), z(c) {}
+  MSL_INLINE packed_vec(T a, vec<T, 2> bc) : x(a), y(bc[0]), z(bc[1]) {}
 };
 template <class T> struct packed_vec<T, 4> {
   static constexpr constant int msl_size = 4;
   T x, y, z, w;
   MSL_PACKED_MEMBERS(4)
   MSL_INLINE packed_vec(T a, T b, T c, T d) : x(a), y(b), z(c), w(d) {}
+  MSL_INLINE packed_vec(vec<T, 2> ab, T c, T d) : x(ab[0]), y(ab[1]), z(c), w(d) {}
+  MSL_INLINE packed_vec(vec<T, 2> ab, vec<T, 2> cd) : x(ab[0]), y(ab[1]), z(cd[0]), w(cd[1]) {}
+  MSL_INLINE packed_vec(vec<T, 3> abc, T d) : x(abc[0]), y(abc[1]), z(abc[2]), w(d) {}
+  MSL_INLINE packed_vec(T a, vec<T, 3> bcd) : x(a), y(bcd[0]), z(bcd[1]), w(bcd[2]) {}
 };
 #undef MSL_VECTOR_MEMBERS
 #undef MSL_COMPOUND
 #undef MSL_PACKED_MEMBERS
 #undef MSL_PACKED_COMPOUND
+
+}  // namespace metal
+
+template <class T, class P, int... I>
+MSL_INLINE typename msl::packed_swizzle_reference<T, P, I...>::value_type
+msl::packed_swizzle_reference<T, P, I...>::value() const {
+  P copy = *target;
+  return copy.template msl_get<I...>();
+}
+
+namespace metal {
 
 template <class T> using scalar_operand = typename type_identity<T>::type;
 
@@ -245,6 +295,9 @@ template <class T, int N> MSL_INLINE vec<T, N> operator-(vec<T, N> a) {
 template <class T, int N> MSL_INLINE vec<T, N> operator+(vec<T, N> a) { return a; }
 template <class T, int N> MSL_INLINE vec<T, N> operator~(vec<T, N> a) { return vec<T, N>(msl::from_lanes(), ~a.msl_lanes); }
 template <class T, int N> MSL_INLINE vec<T, N> operator-(packed_vec<T, N> a) { return -vec<T, N>(a); }
+template <class T, int N> MSL_INLINE vec<T, N> operator+(packed_vec<T, N> a) { return a; }
+template <class T, int N> MSL_INLINE vec<T, N> operator~(packed_vec<T, N> a) { return ~vec<T, N>(a); }
+template <class T, int N> MSL_INLINE vec<bool, N> operator!(packed_vec<T, N> a) { return !vec<T, N>(a); }
 
 template <class T> struct uniform {
   T value;
