@@ -162,6 +162,7 @@ def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
 
 def _cuda_target_flags(architecture: str) -> list[str]:
     target = ["-target", "nvptx64-nvidia-cuda", "-Xclang", "-target-cpu", "-Xclang", architecture]
+    target += ["-Xclang", "-faddress-space-map-mangling=no"]  # else functions of device and constant share a name
     for feature in ("-ptx88", f"+{_PTX_VERSION}"):
         target += ["-Xclang", "-target-feature", "-Xclang", feature]
     return target
