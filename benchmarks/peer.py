@@ -30,12 +30,12 @@ def count(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[int,
     def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         from functorch.compile import make_boxed_func
 
-        programs.append(_wrapper_program(graph, inputs))
+        programs.append(wrapper_program(graph, inputs))
         return make_boxed_func(graph.forward)
 
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=lower, decompositions=select_decomp_table())
-    with torch.no_grad(), _pretend_mac():
+    with torch.no_grad(), pretend_mac():
         torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)
     torch._dynamo.reset()
     bodies = [program.partition("def call(")[2].partition("def get_args")[0] for program in programs]
@@ -44,7 +44,7 @@ def count(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[int,
 
 
 @contextlib.contextmanager
-def _pretend_mac() -> Iterator[None]:
+def pretend_mac() -> Iterator[None]:
     """Answers what Inductor asks the mps device about, where there is none."""
     answers = {
         "_mps_get_core_count": lambda: 40,
@@ -59,7 +59,7 @@ def _pretend_mac() -> Iterator[None]:
         yield
 
 
-def _wrapper_program(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
+def wrapper_program(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
     from torch._inductor.debug import DebugContext
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.post_grad import post_grad_passes
@@ -89,12 +89,13 @@ def _on_mps(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A copy of the graph that creates its tensors on mps; the original goes on to run on the CPU."""
     moved = copy.deepcopy(graph)
     for node in moved.graph.nodes:
-        if node.kwargs.get("device") is not None:
-            node.kwargs = {**node.kwargs, "device": torch.device("mps")}
-        if node.target is torch.ops.prims.device_put.default:
-            node.args = (node.args[0], torch.device("mps"))
+        node.args, node.kwargs = torch.fx.node.map_aggregate((node.args, node.kwargs), _mps_for_device)
     moved.recompile()
     return moved
+
+
+def _mps_for_device(argument: Any) -> Any:
+    return torch.device("mps") if isinstance(argument, torch.device) else argument
 
 
 def _fake_mps(value: Any) -> Any:

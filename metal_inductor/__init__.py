@@ -14,6 +14,8 @@ __version__ = "0.1.0"
 _HOMES = {  # public name -> (module, attribute in it; None: the module itself)
     "backend": ("metal_inductor.compiler", "backend"),
     "compile_shader": ("metal_inductor.metal", "compile_shader"),
+    "MetalRuntimeError": ("metal_inductor.runtime.errors", "MetalRuntimeError"),
+    "MetalCheckError": ("metal_inductor.runtime.checks", "MetalCheckError"),
     "cache": ("metal_inductor.cache", None),
     "config": ("metal_inductor.config", None),
     "report": ("metal_inductor.report", None),

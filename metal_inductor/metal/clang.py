@@ -125,9 +125,9 @@ def compile_cpu_checked(translation_text: str) -> tuple[bytes, instrumentation.I
     optimised = (*_target_flags(), "-w", "-x", "ir", "-O1", "-fPIC")
     flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *_CHECKED_FLAGS)
     code = _run([*command(), *flags, "-", "-o", "-"], translation_text).decode()
-    code = instrumentation.hook_accesses(code)
-    code = _run([*command(), *optimised, "-S", "-emit-llvm", "-", "-o", "-"], code).decode()
-    instrumented = instrumentation.number_sites(code, str(INCLUDE_DIRECTORY))
+    inline = [*command(), *optimised, "-S", "-emit-llvm", "-", "-o", "-"]
+    code = instrumentation.drop_private_hooks(_run(inline, instrumentation.hook_accesses(code)).decode())
+    instrumented = instrumentation.number_sites(_run(inline, code).decode(), str(INCLUDE_DIRECTORY))
     return _build(optimised, instrumented.text), instrumented
 
 
@@ -162,6 +162,7 @@ def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
 
 def _cuda_target_flags(architecture: str) -> list[str]:
     target = ["-target", "nvptx64-nvidia-cuda", "-Xclang", "-target-cpu", "-Xclang", architecture]
+    target += ["-Xclang", "-faddress-space-map-mangling=no"]  # else functions of device and constant share a name
     for feature in ("-ptx88", f"+{_PTX_VERSION}"):
         target += ["-Xclang", "-target-feature", "-Xclang", feature]
     return target

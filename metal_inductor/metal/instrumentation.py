@@ -1,20 +1,20 @@
 """Hooks for the run-time checks, put into LLVM's text form of a translated library.
 
 The text is compiled with one address space for each of Metal's, so that an access says which memory it means. Hooks go
-in twice: before optimisation for device, constant and threadgroup pointers, where each access still has its own line;
-after inlining for pointers to any space, which methods of classes use, where most turn out to be thread memory. What a
-pointer points into is found by following it back to the argument or threadgroup variable that it was computed from.
+in before optimisation, where each access still has its own line. Methods of classes take pointers to any memory; after
+inlining, what such a pointer points into is found by following it back to the argument or variable that it was computed
+from, and the hooks of thread memory, which are most, go out again, for the optimiser to do the rest of its work.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 READ, WRITE, ATOMIC = 1, 2, 4
 BASES = ("unknown", "buffer", "threadgroup argument", "threadgroup variable")  # Site.base, numbered as in checks.c
-_SPACES_BEFORE, _SPACES_AFTER = ("1", "3", "5"), ("4",)
+_SPACES = ("1", "3", "4", "5")  # constant, threadgroup, any, device; thread memory has none
 _SKIPPED = ("stack", "runtime", "global")
 
 _TYPE = r"(?:<\d+ x [^>]*>|\[[^\]]*\]|\{[^}]*\}|%\"[^\"]*\"|%[\w.$-]+|ptr addrspace\(\d+\)|\w+)"
@@ -59,8 +59,19 @@ class Instrumented:
 
 
 def hook_accesses(text: str) -> str:
-    """Before optimisation: each access to device, constant or threadgroup memory asks its hook for the address."""
-    return "\n".join(_hooked(text.split("\n"), _SPACES_BEFORE, lambda pointer: True)) + _declarations(_SPACES_BEFORE)
+    """Before optimisation: each access that may mean device, constant or threadgroup memory asks for its address."""
+    kinds = [(space, f"ptr addrspace({space})") for space in _SPACES]
+    lines = [f"declare {kind} @msl_check_access_{space}({kind}, i32) nounwind nomerge" for space, kind in kinds]
+    return "\n".join([*_hooked(text.split("\n")), *lines]) + "\n"
+
+
+def drop_private_hooks(text: str) -> str:
+    """After inlining: what points to thread memory, to constants or to the runtime's own memory loses its hook."""
+    result: list[str] = []
+    for function in _functions(text):
+        origins = _Origins(function, {})
+        result += [_without_private_hook(line, origins) for line in function]
+    return "\n".join(result)
 
 
 def number_sites(text: str, library_folder: str) -> Instrumented:
@@ -74,52 +85,38 @@ def number_sites(text: str, library_folder: str) -> Instrumented:
     variables: dict[tuple[str, int, str], None] = {}
     result: list[str] = []
     for function in _functions(text):
-        if not function[0].startswith("define"):
-            result += function
-            continue
         origins = _Origins(function, names)
-        wanted = lambda pointer: origins.of(pointer)[0] not in _SKIPPED  # noqa: B023, E731
-        for line in _hooked(function, _SPACES_AFTER, wanted):
-            result.append(_numbered(line, origins, places, sites))
+        result += [_numbered(line, origins, places, sites) for line in function]
         variables.update(dict.fromkeys(origins.variables()))
-    text = "\n".join(result) + _declarations(_SPACES_AFTER) + _table(sites)
-    return Instrumented(text, places.shown, list(variables))
+    return Instrumented("\n".join(result) + _table(sites), places.shown, list(variables))
 
 
 # -------------------------------------------------------------------------------- putting in hooks
 
 
-def _hooked(lines: Iterable[str], spaces: tuple[str, ...], wanted):
+def _hooked(lines: Iterable[str]) -> Iterator[str]:
     count = 0
     for line in lines:
-        found = _accesses(line, spaces)
-        if not found:
-            yield line
-            continue
         debug = _DEBUG.search(line)
-        place = debug.group(0) if debug else ""
-        for access, size, align, match in found:
-            pointer, space = match["pointer"], match["space"]
-            if not wanted(pointer):
-                continue
-            checked = f"%msl.{spaces[0]}.{count}"
+        checked = []
+        for access, size, align, match in _accesses(line):
+            result, kind = f"%msl.{count}", f"ptr addrspace({match['space']})"
             count += 1
             descriptor = access | (align.bit_length() - 1) << 3 | size << 8
-            kind = f"ptr addrspace({space})"
-            call = f"call {kind} @msl_check_access_{space}({kind} {pointer}, i32 {descriptor})"
-            yield f"  {checked} = {call} nomerge{place}"
-            line = _with_pointer(line, match, checked)
-        yield line
+            call = f"call {kind} @msl_check_access_{match['space']}({kind} {match['pointer']}, i32 {descriptor})"
+            yield f"  {result} = {call} nomerge{debug[0] if debug else ''}"
+            checked.append((match.span("pointer"), result))
+        yield _with_pointers(line, checked) if checked else line
 
 
-def _accesses(line: str, spaces: tuple[str, ...]) -> list[tuple[int, int, int, re.Match]]:
-    """(kind, bytes, alignment, match of the pointer) of every access of an instruction to one of the spaces."""
+def _accesses(line: str) -> list[tuple[int, int, int, re.Match]]:
+    """(kind, bytes, alignment, match of the pointer) of every access of an instruction to a space with hooks."""
     if "addrspace(" not in line or not line.startswith("  "):
         return []
     for pattern, kind in ((_LOAD, READ), (_STORE, WRITE), (_UPDATE, READ | WRITE)):
         match = pattern.match(line)
         if match:
-            if match["space"] not in spaces:
+            if match["space"] not in _SPACES:
                 return []
             align = _ALIGN.search(line, match.end())
             kind |= ATOMIC if match["atomic"] else 0
@@ -130,25 +127,17 @@ def _accesses(line: str, spaces: tuple[str, ...]) -> list[tuple[int, int, int, r
     found = []
     head = line.index("(")
     for match in _COPY_POINTER.finditer(line, head):
-        if match["space"] in spaces and size and int(size[1]):
+        if match["space"] in _SPACES and size and int(size[1]):
             kind = WRITE if match.start() == head + 1 else READ
             found.append((kind, int(size[1]), int(match["pointer_align"] or 1), match))
     return found
 
 
-def _with_pointer(line: str, match: re.Match, checked: str) -> str:
-    """The instruction with the hook's answer as its pointer, at any address: the hook has judged the alignment."""
-    pointer = match["pointer"]
-    begin = line.index(
-        pointer, match.start("pointer") if line.startswith(match.string[: match.start("pointer")]) else 0
-    )
-    tail = line[begin + len(pointer) :]
-    if "atomic" not in match.groupdict():
-        head = re.sub(r"align \d+", "align 1", line[:begin])
-        return head + checked + re.sub(r"align \d+", "align 1", tail)
-    if not match["atomic"]:
-        tail = _ALIGN.sub(", align 1", tail, count=1)
-    return line[:begin] + checked + tail
+def _with_pointers(line: str, checked: list[tuple[tuple[int, int], str]]) -> str:
+    """The instruction with the hooks' answers as its pointers, at any address: they have judged the alignment."""
+    for (begin, end), result in reversed(checked):
+        line = line[:begin] + result + line[end:]
+    return line if " atomic" in line or " cmpxchg " in line else re.sub(r"\balign \d+", "align 1", line)
 
 
 def _bytes(type_text: str) -> int:
@@ -161,12 +150,6 @@ def _bytes(type_text: str) -> int:
     if re.fullmatch(r"i\d+", type_text):
         return (int(type_text[1:]) + 7) // 8
     return _BITS.get(type_text, 8) // 8
-
-
-def _declarations(spaces: tuple[str, ...]) -> str:
-    kinds = [(space, f"ptr addrspace({space})") for space in spaces]
-    lines = [f"declare {kind} @msl_check_access_{space}({kind}, i32) nounwind nomerge" for space, kind in kinds]
-    return "\n\n" + "\n".join(lines) + "\n"
 
 
 # -------------------------------------------------------------------------------- numbering sites
@@ -197,14 +180,25 @@ def _numbered(line: str, origins: _Origins, places: _Places, sites: list) -> str
         if " call " in line and "@msl_check_" in line and not _MARK.search(line):
             raise RuntimeError(f"a hook of the run-time checks in a form that is not known: {line.strip()}")
         return line
-    pointer = hook["pointer"][_VALUE.search(hook["pointer"]).start() :]
-    base, index, size = origins.of(pointer)
+    base, index, size = origins.of_hook(hook)
     if base in _SKIPPED:
-        return f"  {hook['result']} = getelementptr i8, {hook['type']} {pointer}, i64 0"
+        return _without_private_hook(line, origins)
     descriptor = int(hook["number"])
     access, align, length = descriptor & 7, 1 << (descriptor >> 3 & 31), descriptor >> 8
     sites.append((access, length, align, BASES.index(base), index, size, places.of(line)))
     return f"{line[: hook.start('number')]}{len(sites) - 1}{line[hook.end('number') :]}"
+
+
+def _without_private_hook(line: str, origins: _Origins) -> str:
+    hook = _HOOK.match(line)
+    if not hook or origins.of_hook(hook)[0] not in _SKIPPED:
+        return line
+    return f"  {hook['result']} = getelementptr i8, {hook['type']} {_operand(hook['pointer'])}, i64 0"
+
+
+def _operand(argument: str) -> str:
+    """The value in a call's argument, behind its type and attributes."""
+    return argument[_VALUE.search(argument).start() :]
 
 
 def _table(sites: list[tuple[int, ...]]) -> str:
@@ -224,12 +218,16 @@ class _Origins:
         self._definitions = dict(match.groups() for match in map(_DEFINITION.match, function) if match)
         self._names = names
         self._known: dict[str, tuple[str, int, int]] = {}
-        self._function = re.search(r"@([\w.$]+)\(", function[0])[1]
+        definition = re.match(r"define .*?@([\w.$]+)\(", function[0])
+        self._function = definition[1] if definition else ""
         self._variables: dict[int, str] = {}
 
     def variables(self) -> list[tuple[str, int, str]]:
         """The function, offset and name of each threadgroup variable that was met."""
         return [(self._function, offset, name) for offset, name in self._variables.items()]
+
+    def of_hook(self, hook: re.Match) -> tuple[str, int, int]:
+        return self.of(_operand(hook["pointer"]))
 
     def of(self, value: str) -> tuple[str, int, int]:
         if not value.startswith("%"):  # a variable at program scope, or a constant expression of one

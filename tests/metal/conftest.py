@@ -6,6 +6,7 @@ import pytest
 import torch
 
 METAL_DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+collect_ignore = [] if torch.cuda.is_available() else ["test_compile_shader_cuda.py"]
 
 
 @pytest.fixture(scope="session", params=METAL_DEVICES)

@@ -81,6 +81,11 @@ kernel void by_reference(device float* out, constant record& r, constant float* 
   out[i] = copy.count + r.weights[i & 3] * 10 + copy.tail[i % 3] * 100 + chosen[i & 3] * 1000;
 }
 
+kernel void sum_lists(device float* out, constant float* a, constant float* b, constant float* c, constant float* d,
+                      constant float* e, uint i [[thread_position_in_grid]]) {
+  out[i] = a[i] + b[1023 - i] + c[(i + 1) & 1023] + d[i] + e[3];
+}
+
 template <typename T, int N>
 kernel void sized(device T* out, uint i [[thread_position_in_threadgroup]]) {
   threadgroup T first[N];
@@ -250,10 +255,10 @@ def test_grids_and_threadgroups_that_a_device_must_fold(library, grid, group):
 
 
 def test_many_bytes_by_value_in_one_call(library):
-    values = [float(k) for k in range(1024)]
+    values = torch.arange(1024.0)
     out = torch.zeros(1024)
-    library.copy_float(out, values, *[values] * 5)
-    assert out.tolist() == values
+    library.sum_lists(out, *((values * k).tolist() for k in range(1, 6)))
+    assert torch.equal(out, values + values.flip(0) * 2 + values.roll(-1) * 3 + values * 4 + values[3] * 5)
 
 
 @pytest.mark.parametrize(

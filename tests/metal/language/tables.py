@@ -96,7 +96,7 @@ class Table:
 
     def __init__(self, program: str = "", group: int = 64) -> None:
         self.program, self.group, self.rows = program, group, []
-        self._library = functools.cache(lambda device: compile_shader(self.source(), device=device))
+        self._library = functools.cache(self._compiled)
 
     def row(self, result: str, expression: str, expected, ulp: float = 0, before: str = "", label: str = "", **inputs):
         """Adds an assertion.
@@ -115,15 +115,24 @@ class Table:
         """A row whose kernel runs once: `expected` is one value."""
         self.row(result, expression, np.asarray([expected]), before=before, **inputs)
 
+    def _compiled(self, device: str) -> object:
+        """The library, or what is wrong with its text: every row fails with that."""
+        try:
+            return compile_shader(self.source(), device=device)
+        except SyntaxError as error:
+            return error
+
     def source(self) -> str:
         return HEAD + self.program + "".join(map(_kernel, range(len(self.rows)), self.rows))
 
     def check(self, device: str, number: int) -> None:
-        row, result = self.rows[number], Type.named(self.rows[number].result)
+        row, result, library = self.rows[number], Type.named(self.rows[number].result), self._library(device)
+        if isinstance(library, SyntaxError):
+            raise library
         count = len(row.expected)
         out = result.empty(count, device)
         arguments = [Type.named(metal).to_device(values, device) for metal, values in row.inputs.values()]
-        getattr(self._library(device), f"k{number}")(out, *arguments, threads=count, group_size=self.group)
+        getattr(library, f"k{number}")(out, *arguments, threads=count, group_size=self.group)
         assert_values(result.from_device(out, count), row.expected, row.ulp, row)
 
     def test(self) -> Callable:

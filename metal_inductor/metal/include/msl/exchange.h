@@ -16,6 +16,13 @@ template <class T> MSL_INLINE T value_of_lane(T value, uint source) {
   return unpack<T>((all->mask >> source) & 1 ? all->value[source] : 0x7ff7dead7fa77fa7ul);
 }
 
+// As above, but `otherwise` stands in for a lane that takes no part.
+template <class T> MSL_INLINE T value_of_lane_or(T otherwise, T value, uint source) {
+  const device MslExchange *all = msl_simd_exchange(pack(value), 0);
+  source &= 31;
+  return (all->mask >> source) & 1 ? unpack<T>(all->value[source]) : otherwise;
+}
+
 // Work on the posted values: lanes that meet are at the same place in the text, so the first that goes on does it once for
 // all, in place. It needs no inlining: only the exchange itself marks a place.
 #define MSL_SHARED_CODE inline __attribute__((noinline))

@@ -50,6 +50,11 @@ template <class T> MSL_INLINE T value_of_lane(T value, uint source, uint mask) {
   return unpack<T>(result);
 }
 template <class T> MSL_INLINE T value_of_lane(T value, uint source) { return value_of_lane(value, source, active_mask()); }
+template <class T> MSL_INLINE T value_of_lane_or(T otherwise, T value, uint source) {
+  uint mask = active_mask();
+  T result = value_of_lane(value, source, mask);
+  return (mask >> (source & 31)) & 1 ? result : otherwise;
+}
 // Of the lane whose number differs in the bits of `difference`, and of the one `distance` below or, at the bottom, itself.
 template <class T> MSL_INLINE T value_across(T value, uint difference, uint mask) {
   return unpack<T>(word_across(uint(pack(value)), difference, mask));

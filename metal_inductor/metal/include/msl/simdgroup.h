@@ -101,13 +101,15 @@ MSL_SHUFFLE(quad_shuffle_rotate_down, msl::lane_in_quad(msl::lane() + amount))
 MSL_SHUFFLE(quad_shuffle_rotate_up, msl::lane_in_quad(msl::lane() - amount))
 #undef MSL_SHUFFLE
 
-// Lanes beyond the end of each block of `modulo` lanes take the filling of the lane they would wrap around to.
+// Lanes beyond the end of each block of `modulo` lanes take the filling of the lane they would wrap around to. What a lane
+// that takes no part holds is undefined; on Apple's GPUs these functions read zero, which torch's sums of 64-bit integers
+// rely on, so they do here too.
 #define MSL_FILL_SHUFFLE(name, source, outside, width) \
   template <class T> MSL_INLINE simd_number<T> name(T value, T filling, ushort amount, ushort modulo = width) { \
     uint lane = msl::lane() & (modulo - 1u); \
     uint block = msl::lane() - lane; \
-    T shuffled = msl::value_of_lane(value, block + ((source) & (modulo - 1u))); \
-    T filled = msl::value_of_lane(filling, block + ((source) & (modulo - 1u))); \
+    T shuffled = msl::value_of_lane_or(T(0), value, block + ((source) & (modulo - 1u))); \
+    T filled = msl::value_of_lane_or(filling, filling, block + ((source) & (modulo - 1u))); \
     if (outside) return filled; \
     return shuffled; \
   }

@@ -44,15 +44,16 @@ template <class T, int N> constexpr MSL_INLINE lanes<T, N> narrow(computed_lanes
 // A number beyond an integer type becomes its nearest value and NaN becomes zero, as the scalar conversion does.
 template <class To, int N> constexpr MSL_INLINE simd<To, N> saturate_lanes(simd<float, N> source) {
   constexpr float high = float(metal::numeric_limits<To>::max()), low = float(metal::numeric_limits<To>::min());
+  typedef simd<metal::make_signed_t<To>, N> mask;
   simd<To, N> inside = __builtin_convertvector(source, simd<To, N>);
-  inside = __builtin_convertvector(source >= high, simd<To, N>) != 0 ? simd<To, N>(metal::numeric_limits<To>::max()) : inside;
-  inside = __builtin_convertvector(source <= low, simd<To, N>) != 0 ? simd<To, N>(metal::numeric_limits<To>::min()) : inside;
-  return __builtin_convertvector(source != source, simd<To, N>) != 0 ? simd<To, N>(0) : inside;
+  inside = __builtin_convertvector(source >= high, mask) ? simd<To, N>(metal::numeric_limits<To>::max()) : inside;
+  inside = __builtin_convertvector(source <= low, mask) ? simd<To, N>(metal::numeric_limits<To>::min()) : inside;
+  return __builtin_convertvector(source != source, mask) ? simd<To, N>(To(0)) : inside;
 }
 // Component-wise conversion. A number is true unless it is zero.
 template <class To, class From, int N> constexpr MSL_INLINE lanes<To, N> convert_lanes(lanes<From, N> source) {
   computed_lanes<From, N> wide = widen<From, N>(source);
-  if constexpr (__is_same(To, bool)) return __builtin_convertvector(wide != 0, simd<uchar, N>) & uchar(1);
+  if constexpr (__is_same(To, bool)) return __builtin_convertvector(wide != computed_lanes<From, N>(0), simd<uchar, N>) & uchar(1);
   else if constexpr (metal::is_integral_v<To> && metal::is_floating_point_v<From>) {
     return saturate_lanes<To, N>(__builtin_convertvector(wide, simd<float, N>));
   } else return narrow<To, N>(__builtin_convertvector(wide, computed_lanes<To, N>));
