@@ -75,13 +75,14 @@ def compile_graph(
         sources = [step for step in steps if not isinstance(step, ExternNode)]
 
     with stages.run("plan", lambda: "\n".join(map(repr, plan.steps))):
-        plan = make_plan(steps, graph.buffers, graph.input_symbols(), options.commit_every)
+        commit_every = options.commit_every if device.splits_runs else max(1, len(steps))
+        plan = make_plan(steps, graph.buffers, graph.input_symbols(), commit_every)
 
     with stages.run("compile", lambda: ""):
         compiled = load_library(device, sources, report, options.dump_dir)
 
     describe_steps(report, plan)
-    executor = Executor(plan, graph, device, compiled, options.commit_every, report)
+    executor = Executor(plan, graph, device, compiled, commit_every, report)
     publish(report)
     return boxed(executor)
 

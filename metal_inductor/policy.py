@@ -227,3 +227,9 @@ class AttentionTiling:
 def attention_tiling(dim: int, keys: Any, device: str) -> AttentionTiling:
     """Tile of decode attention: one thread a row on a CPU; on a GPU a simdgroup each for every eighth key."""
     return AttentionTiling(1, 1, 4) if device == "cpu" else AttentionTiling(SIMDGROUP, 8, 1)
+
+
+# ---------------------------------------------------------------------------------------------- CUDA graphs
+
+# A shorter run of dispatches is launched kernel by kernel: a graph is one call, but no cheaper than two of these.
+MIN_GRAPH_DISPATCHES = 3

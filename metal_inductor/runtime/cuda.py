@@ -1,7 +1,6 @@
-"""The CUDA device: Metal libraries translated to PTX, and frozen lists of dispatches on torch's current stream.
+"""The CUDA device: Metal libraries translated to PTX and loaded, and how a dispatch is launched.
 
-Needs an NVIDIA driver and the package `cuda-bindings`; no CUDA toolkit. Work is ordered by the stream, so ATen calls
-between dispatches need no waiting, and a "command buffer" is no more than a run of launches.
+Needs an NVIDIA driver and the package `cuda-bindings`; no CUDA toolkit.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from metal_inductor import cache
@@ -211,71 +209,3 @@ class Shape:
 
     def grid(self, first: Sequence[int] = (0, 0, 0)) -> Grid:
         return Grid(*((ctypes.c_uint32 * 3)(*sizes) for sizes in (self.threads, self.group_size, self.groups, first)))
-
-
-class CudaList:
-    """A frozen dispatch list: every launch's parameters lie ready, pointers are filled in through a table."""
-
-    def __init__(self, slots: int) -> None:
-        self.pointers = np.zeros(slots, dtype=np.uint64)
-        self._dispatches: list[_Launch] = []
-        self._host: dict[int, np.ndarray] = {}
-
-    def add(self, library: CudaLibrary, kernel: str, slots: Sequence[int], threads: Sequence[int], group: Any) -> int:
-        places = {index: self._host.get(slot, self.pointers[slot : slot + 1]) for index, slot in enumerate(slots)}
-        sizes = {index: self._host[slot].nbytes for index, slot in enumerate(slots) if slot in self._host}
-        self._dispatches.append(_Launch(library, kernel, places, sizes, threads, group))
-        return len(self._dispatches) - 1
-
-    def set_threads(self, dispatch: int, threads: Sequence[int], group_size: Sequence[int]) -> None:
-        self._dispatches[dispatch].set_threads(threads, group_size)
-
-    def bind(self, slot: int, tensor: torch.Tensor) -> None:
-        self.pointers[slot] = tensor.data_ptr()
-
-    def bind_host(self, slot: int, array: np.ndarray) -> None:
-        """The array's values are parameters of the dispatches added from now on, as they are at each commit."""
-        self._host[slot] = array
-
-    def commit(self, begin: int, end: int) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        for dispatch in self._dispatches[begin:end]:
-            dispatch.launch(stream)
-
-
-class _Launch:
-    """One dispatch: the array of parameter addresses points into the pointer table, host arrays and the sizes."""
-
-    def __init__(
-        self,
-        library: CudaLibrary,
-        kernel: str,
-        places: Mapping[int, np.ndarray],
-        by_value: Mapping[int, int],
-        threads: Sequence[int],
-        group: Sequence[int],
-    ) -> None:
-        info = library.kernels[kernel]
-        self._library, self._kernel = library, kernel
-        indices = buffer_indices(info)
-        self._places = [places[index] for index in indices]  # keeps them alive
-        self._by_value = {index: size for index, size in by_value.items() if index in indices}
-        self._shared = info.threadgroup_bytes
-        self._addresses = (ctypes.c_void_p * (len(indices) + 1))(*(place.ctypes.data for place in self._places))
-        self._parameters = ctypes.addressof(self._addresses)
-        self.set_threads(threads, group)
-
-    def set_threads(self, threads: Sequence[int], group: Sequence[int]) -> None:
-        shape = Shape(threads, group)
-        self._function = self._library.function(self._kernel, shape.block_threads, self._by_value)
-        self._block = shape.block
-        self._pieces = [(shape.grid(first), blocks) for first, blocks in shape.pieces()]
-
-    def launch(self, stream: int) -> None:
-        for grid, blocks in self._pieces:
-            self._addresses[len(self._places)] = ctypes.addressof(grid)
-            check(
-                driver().cuLaunchKernel(
-                    self._function, *blocks, *self._block, self._shared, stream, self._parameters, 0
-                )
-            )

@@ -34,6 +34,7 @@ class Device(Protocol):
     kind: str
     torch_device: torch.device
     reports_errors: bool  # whether an index error can be read after a call without making the host wait for a GPU
+    splits_runs: bool  # whether a run is handed over in several command buffers, so that a GPU can start on the first
 
     def load(self, source: str) -> tuple[Any, bool]:
         """A Metal library through the kernel cache, and whether the compiler had to build it."""
@@ -51,6 +52,7 @@ class CpuDevice:
     kind = "cpu"
     torch_device = torch.device("cpu")
     reports_errors = True
+    splits_runs = True
 
     def load(self, source: str) -> tuple[Any, bool]:
         from metal_inductor import cache
@@ -111,6 +113,7 @@ class CudaDevice:
     kind = "cuda"
     torch_device = torch.device("cuda")
     reports_errors = False
+    splits_runs = False  # a run is one CUDA graph
 
     def load(self, source: str) -> tuple[Any, bool]:
         from metal_inductor import cache
@@ -120,7 +123,7 @@ class CudaDevice:
         return CudaLibrary.load(source), cache.counters.compiled > before
 
     def new_list(self, slots: int) -> DispatchList:
-        from metal_inductor.runtime.cuda import CudaList
+        from metal_inductor.runtime.cuda_list import CudaList
 
         return CudaList(slots)
 
@@ -134,6 +137,7 @@ class MpsDevice:
     kind = "mps"
     torch_device = torch.device("mps")
     reports_errors = False
+    splits_runs = True
 
     def load(self, source: str) -> tuple[Any, bool]:
         from metal_inductor.runtime.mps import MpsLibrary

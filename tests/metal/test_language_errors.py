@@ -120,7 +120,10 @@ def test_missing_include_is_named():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ("device float* a [[buffer(1)]], device float* b [[buffer(1)]]", "cannot reserve 'buffer' resource location at index 1"),
+        (
+            "device float* a [[buffer(1)]], device float* b [[buffer(1)]]",
+            "cannot reserve 'buffer' resource location at index 1",
+        ),
         ("device float* a [[buffer(31)]]", "valid are 0 to 30"),
         ("float* a", "address space"),
         ("float a", "must be a pointer or reference"),
