@@ -96,8 +96,8 @@ def entry_points(info: KernelInfo, expression: str, has_variables: bool, in_regi
     return loop + fiber
 
 
-def cuda_entry_point(info: KernelInfo, expression: str, has_variables: bool) -> str:
-    """Definition of the CUDA kernel kN.
+def cuda_entry_point(info: KernelInfo, expression: str, has_variables: bool, zeroing: bool) -> str:
+    """Definition of the CUDA kernel of that symbol. zeroing: whether threadgroup variables begin as zero.
 
     Parameters: the bound buffers by rising index, the grid (MslGrid in include/msl/entry_nvptx.h), then for
     each threadgroup(n) by rising n the uint offset of its memory. Dynamic shared memory holds the static threadgroup
@@ -113,7 +113,8 @@ def cuda_entry_point(info: KernelInfo, expression: str, has_variables: bool) -> 
     return (
         f"MSL_EXPORT __attribute__((nvptx_kernel)) void {info.symbol}({', '.join(parameters)}) {{\n"
         f"  typedef msl::signature<decltype({expression})> signature;\n"
-        "  MslThread here;\n  if (!msl::enter_grid(here, grid)) return;\n"
+        f"{'  msl::zero_shared_memory();' if zeroing else ''}  MslThread here;\n"
+        "  if (!msl::enter_grid(here, grid)) return;\n"
         "  thread MslThread *t = &here;\n  ulong threadgroup_memory = msl::shared_memory();\n"
         f"{table}  {_call(info, expression, has_variables, _value_of_thread)};\n}}\n"
     )

@@ -102,6 +102,7 @@ def rewritten(
     instantiations = find_instantiations(tokens, outline)
     synchronising, anonymous = synchronising_functions(tokens, outline)
     remembering, anonymous_memory = functions_with_memory(tokens, outline)
+    zeroing = {k.function.qualified_name for k in kernels if threadgroup_memory.has_initialisers(tokens, k.function)}
     sizes = {k.function.qualified_name: threadgroup_memory.place_variables(tokens, k.function) for k in kernels}
     constant_numbers = _rewrite_language(tokens, outline)
     for kernel in kernels:
@@ -118,12 +119,13 @@ def rewritten(
             max_threads=kernel.max_threads or DEFAULT_MAX_THREADS,
             uses_fibers=anonymous
             or kernel.function.name in synchronising
+            or kernel.function.qualified_name in zeroing
             or any(a.kind == "threadgroup" for a in kernel.arguments),
         )
         infos.append(info)
         in_registers = not anonymous_memory and kernel.function.name not in remembering
         if target == "cuda":
-            entry = cuda_entry_point(info, expression, size != 0)
+            entry = cuda_entry_point(info, expression, size != 0, kernel.function.qualified_name in zeroing)
         else:
             entry = entry_points(info, expression, size != 0, in_registers)
         entries.append(f"namespace {'::'.join(scope)} {{\n{entry}}}\n" if scope else entry)

@@ -63,12 +63,14 @@ def place_variables(tokens: Tokens, kernel: Function) -> int | None:
     for begin, end in declarations:
         parts, sizes = [], []
         type_text, declarators = _split_declaration(tokens, begin, end)
-        for name, extents in declarators:
+        for name, extents, begins_as_zero in declarators:
             alias = f"msl_type_of_{name}"
             parts.append(
                 f"typedef {type_text} {alias}{extents}; threadgroup {alias} &{name} = "
                 f"MSL_THREADGROUP_VARIABLE({alias}, {name}, {BLOCK}, msl::threadgroup_bytes<{', '.join(types)}>())"
             )
+            if begins_as_zero:
+                parts.append(f"MSL_ZERO_VARIABLE({name})")
             types.append(f"{type_text}{extents}")
             sizes.append(_bytes(type_text, extents))
             if total is None or None in sizes:
@@ -110,32 +112,50 @@ def _statement_end(tokens: Tokens, begin: int) -> tuple[int, bool]:
             i = tokens.closing(i)
         elif tokens[i] in ("*", "&"):
             pointer = True
-        elif tokens[i] == "=" and not pointer:
-            raise tokens.error(i, "a threadgroup variable cannot have an initialiser")
+        elif tokens[i] == "=" and not pointer and not _is_zero(tokens, tokens.after(i)):
+            raise tokens.error(i, "a threadgroup variable cannot have an initialiser other than {0}")
         i = tokens.after(i)
     return i, pointer
 
 
-def _split_declaration(tokens: Tokens, begin: int, end: int) -> tuple[str, list[tuple[str, str]]]:
-    """Type and (name, array extents) of each declarator of `threadgroup type a[2], b;`."""
+def _is_zero(tokens: Tokens, i: int) -> bool:
+    """Whether `{}` or `{0}` begins at a token."""
+    return (
+        tokens[i] == "{"
+        and re.fullmatch(r"\{\s*(0|0?\.0*[fh]?|0\.[fh]?)?\s*", tokens.text(i, tokens.closing(i))) is not None
+    )
+
+
+def has_initialisers(tokens: Tokens, kernel: Function) -> bool:
+    """Whether threadgroup variables of a kernel begin as zero."""
+    return any(
+        tokens[i] == "=" for begin, end in variable_declarations(tokens, kernel) for i in tokens.words(begin, end)
+    )
+
+
+def _split_declaration(tokens: Tokens, begin: int, end: int) -> tuple[str, list[tuple[str, str, bool]]]:
+    """Type and (name, extents, whether it begins as zero) of each declarator of `threadgroup type a[2], b = {0};`."""
     start = tokens.after(begin)
-    commas, brackets, i = [], [], start
+    commas, brackets, assignments, i = [], [], [], start
     while i < end:
         if tokens[i] == "<":
             i = tokens.closing_angle(i, certain=True) or i
-        elif tokens[i] == "[":
-            brackets.append(i)
+        elif tokens[i] in ("[", "{"):
+            brackets += [i] if tokens[i] == "[" else []
             i = tokens.closing(i)
+        elif tokens[i] == "=":
+            assignments.append(i)
         elif tokens[i] == ",":
             commas.append(i)
         i = tokens.after(i)
     pieces = list(zip([start, *(tokens.after(c) for c in commas)], [*commas, end], strict=True))
-    first_end = next((b for b in brackets if b < pieces[0][1]), pieces[0][1])
+    first_end = next((b for b in sorted(brackets + assignments) if b < pieces[0][1]), pieces[0][1])
     name_at = tokens.before(first_end)
     declarators = []
     for number, (piece_begin, piece_end) in enumerate(pieces):
         at = name_at if number == 0 else piece_begin
-        declarators.append((tokens[at], tokens.text(tokens.after(at), piece_end)))
+        zero_at = next((i for i in assignments if piece_begin <= i < piece_end), piece_end)
+        declarators.append((tokens[at], tokens.text(tokens.after(at), zero_at), zero_at < piece_end))
     return tokens.text(start, name_at), declarators
 
 

@@ -56,6 +56,9 @@ MSL_RUNTIME MslExchange *msl_simd_exchange(msl_u64 bits, msl_u32 op_site) __attr
 MSL_RUNTIME MslExchange *msl_simd_exchange_wide(msl_u64 first, msl_u64 second, msl_u64 third)
     __attribute__((convergent, nomerge));
 
+/* Makes a threadgroup variable zero, once in each threadgroup: the first thread that comes there does it for all. */
+void msl_zero_variable(MSL_RUNTIME void *variable, msl_u32 bytes);
+
 void msl_threadgroup_barrier(void) __attribute__((convergent, nomerge));
 void msl_simdgroup_barrier(void) __attribute__((convergent, nomerge));
 

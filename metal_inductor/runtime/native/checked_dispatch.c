@@ -166,6 +166,18 @@ static void poison(uint32_t begin, uint32_t bytes) {
   memset(checks.written + begin / 8, 0, (bytes + 7) / 8);
 }
 
+/* The checks see a variable that begins as zero as written, and by nobody. */
+EXPORT void msl_zero_variable(char *variable, uint32_t bytes) {
+  Core *core = this_core;
+  int checked = core->threadgroup_memory == checks.area;
+  uint32_t begin = (uint32_t)(variable - core->threadgroup_memory), unit = begin / (checked ? 32 : 16);
+  uint64_t bit = 1ull << unit % 64;
+  if (core->zeroed[unit / 64] & bit) return;
+  core->zeroed[unit / 64] |= bit;
+  memset(variable, 0, bytes);
+  for (uint32_t byte = begin; checked && byte < begin + bytes; byte++) checks.written[byte / 8] |= (uint8_t)(1 << byte % 8);
+}
+
 /* To be called before each threadgroup; `number`: which of the dispatch. */
 static void checks_enter_threadgroup(Core *core, const Job *job, uint32_t number) {
   uint32_t offset = 0;

@@ -31,6 +31,7 @@ typedef struct {
   void *const *buffers;
   char *threadgroup_memory;
   void *threadgroup_arguments[MAX_BUFFERS];
+  uint64_t zeroed[MAX_THREADGROUP_BYTES / 16 / 64]; /* variables that have become zero, a bit for each 16 bytes */
   uint32_t entering_stack; /* handed to the fiber that starts next */
   uint32_t stack_count, free_count;
   char *stacks[MAX_THREADS]; /* top of each stack */

@@ -85,6 +85,7 @@ static void job_fail(Job *job, const Core *core, const uint32_t where[3]) {
 
 /* Lays the threadgroup arguments out behind the static variables and poisons both, so that a read before a write shows. */
 static void core_set_threadgroup_memory(Core *core, const Job *job) {
+  memset(core->zeroed, 0, sizeof core->zeroed);
   if (job->checks) return;
   uint32_t bytes = job->kernel->threadgroup_bytes;
   for (uint32_t i = 0; i < job->length_count; i++) {

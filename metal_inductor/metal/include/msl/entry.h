@@ -56,6 +56,13 @@ MSL_INLINE uint smaller(uint a, uint b) { return a < b ? a : b; }
 #include "msl/entry_nvptx.h"
 #endif
 
+// A threadgroup variable that begins as zero. On CUDA the entry point has seen to it.
+#ifdef __NVPTX__
+#define MSL_ZERO_VARIABLE(name)
+#else
+#define MSL_ZERO_VARIABLE(name) msl_zero_variable((device void *)(ulong)&name, sizeof(name))
+#endif
+
 #define MSL_EXPORT extern "C" __attribute__((visibility("default")))
 
 #endif

@@ -29,7 +29,6 @@ MSL_SPECIAL_REGISTER(block_z, "ctaid.z")
 MSL_SPECIAL_REGISTER(block_threads_x, "ntid.x")
 MSL_SPECIAL_REGISTER(block_threads_y, "ntid.y")
 MSL_SPECIAL_REGISTER(block_threads_z, "ntid.z")
-#undef MSL_SPECIAL_REGISTER
 
 MSL_INLINE void place_group(thread MslThread &t, const thread MslGrid &grid, int axis, uint block) {
   uint group = grid.first_group[axis] + block, begin = group * grid.group_size[axis];
@@ -85,6 +84,18 @@ MSL_INLINE ulong shared_memory() {
   ulong result;
   asm("mov.u64 %0, msl_shared;" : "=l"(result));
   return result;
+}
+MSL_SPECIAL_REGISTER(shared_memory_bytes, "dynamic_smem_size")
+#undef MSL_SPECIAL_REGISTER
+
+// For a kernel whose threadgroup variables begin as zero. All threads of the block take part, before those that the
+// threadgroup does not have end.
+MSL_INLINE void zero_shared_memory() {
+  uint columns = block_threads_x(), rows = block_threads_y();
+  uint index = thread_x() + columns * (thread_y() + rows * thread_z());
+  for (uint at = 4 * index; at < shared_memory_bytes(); at += 4 * columns * rows * block_threads_z())
+    *(threadgroup uint *)(shared_memory() + at) = 0;
+  asm volatile("bar.sync 0;" ::: "memory");
 }
 
 }  // namespace msl
