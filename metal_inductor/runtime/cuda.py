@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from metal_inductor import cache
+from metal_inductor import cache, torch_compat
 from metal_inductor.metal import limits
 from metal_inductor.metal.kernel_info import KernelInfo
 from metal_inductor.runtime.cpu import compiler_identity
@@ -238,7 +238,7 @@ class CudaList:
         self._host[slot] = array
 
     def commit(self, begin: int, end: int) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
+        stream = torch_compat.raw_cuda_stream(torch.cuda.current_device())
         for dispatch in self._dispatches[begin:end]:
             dispatch.launch(stream)
 
