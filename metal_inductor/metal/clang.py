@@ -28,11 +28,14 @@ _NUMERIC_FLAGS = (
     "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-char", "-fwrapv",
     "-fno-strict-float-cast-overflow", "-cl-fp32-correctly-rounded-divide-sqrt",
 )  # fmt: skip
-_CODE_FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-mllvm", "-runtime-memory-check-threshold=64")
+# A frame larger than a page is touched page by page, so that no stack overflow jumps over the guard page.
+_CODE_FLAGS = (
+    "-O3", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection", "-mllvm", "-runtime-memory-check-threshold=64",
+)  # fmt: skip
 # Checked code has one address space for each of Metal's, and hooks before any access is moved or merged.
 _CHECKED_FLAGS = (
-    "-O1", "-fPIC", "-fvisibility=hidden", "-DMSL_CHECKS", "-gline-tables-only", "-Xclang", "-ffake-address-space-map",
-    "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm",
+    "-O1", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection", "-DMSL_CHECKS", "-gline-tables-only",
+    "-Xclang", "-ffake-address-space-map", "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm",
 )  # fmt: skip
 _METAL_MACROS = (
     "-D__METAL__=1", "-D__METAL_VERSION__=320", "-D__METAL_MACOS__=1", "-D__HAVE_BFLOAT__=1",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from metal_inductor.metal import frontend
 
 _NATIVE_SOURCES = (
-    "platform.h", "abi.h", "context.c", "core.h", "job.h", "simdgroup.c", "checks.c", "checked_dispatch.c",
+    "platform.h", "abi.h", "context.c", "core.h", "job.h", "simdgroup.c", "faults.c", "checks.c", "checked_dispatch.c",
     "dispatch.c", "pool.c", "queue.c",
 )  # fmt: skip
 _ERROR_BYTES = 512

@@ -88,6 +88,7 @@ static CommandBuffer *queue_take(void) {
 
 static void *worker_body(void *unused) {
   (void)unused;
+  faults_prepare_thread();
   for (;;) {
     CommandBuffer *commands = queue_take();
     command_buffer_run(commands);
@@ -105,6 +106,7 @@ static uint64_t queue_commit(CommandBuffer *commands) {
   pthread_mutex_lock(&queue.mutex);
   if (!queue.worker_started) {
     if (!pool.cores[0]) pool.cores[0] = core_create(0);
+    faults_install();
     queue.worker_started = pool.cores[0] && start_thread(worker_body, NULL);
   }
   uint64_t ticket = queue.worker_started ? queue.committed + 1 : 0;
