@@ -217,6 +217,8 @@ template <class T> struct packed_vec<T, 4> {
   MSL_PACKED_MEMBERS(4)
   MSL_INLINE packed_vec(T a, T b, T c, T d) : x(a), y(b), z(c), w(d) {}
   MSL_INLINE packed_vec(vec<T, 2> ab, T c, T d) : x(ab[0]), y(ab[1]), z(c), w(d) {}
+  MSL_INLINE packed_vec(T a, vec<T, 2> bc, T d) : x(a), y(bc[0]), z(bc[1]), w(d) {}
+  MSL_INLINE packed_vec(T a, T b, vec<T, 2> cd) : x(a), y(b), z(cd[0]), w(cd[1]) {}
   MSL_INLINE packed_vec(vec<T, 2> ab, vec<T, 2> cd) : x(ab[0]), y(ab[1]), z(cd[0]), w(cd[1]) {}
   MSL_INLINE packed_vec(vec<T, 3> abc, T d) : x(abc[0]), y(abc[1]), z(abc[2]), w(d) {}
   MSL_INLINE packed_vec(T a, vec<T, 3> bcd) : x(a), y(bcd[0]), z(bcd[1]), w(bcd[2]) {}
