@@ -43,6 +43,7 @@ _METAL_MACROS = (
 )  # fmt: skip
 _GLIBC_MINOR = 28  # the oldest glibc that torch's wheels run on
 _PTX_VERSION = "ptx78"  # the first that knows sm_90: drivers from CUDA 11.8 on take it
+_EXPORTED_FUNCTION = re.compile(r"^define dso_local (?!ptx_kernel)", re.M)
 _CONSTANT_AS_GLOBAL = re.compile(r'addrspacecast \(ptr addrspace\(4\) (@(?:[\w.$]+|"[^"]*")) to ptr addrspace\(1\)\)')
 
 
@@ -160,6 +161,7 @@ def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
     code = _run([*command(), *target, *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *unoptimised], translation_text).decode()
     # clang puts the values of constexpr variables into constant memory and takes them for global memory
     code = _CONSTANT_AS_GLOBAL.sub(r"\1", code).replace("addrspace(4)", "addrspace(1)")
+    code = _EXPORTED_FUNCTION.sub("define internal ", code)  # inlined wherever it is called, and then not needed
     return _run([*command(), *target, "-w", "-x", "ir", "-O3", "-S", "-", "-o", "-"], code)
 
 

@@ -35,6 +35,9 @@ template <class T, int N> constexpr MSL_INLINE computed_lanes<T, N> widen(lanes<
 }
 template <class T, int N> constexpr MSL_INLINE lanes<T, N> narrow(computed_lanes<T, N> computed) {
   if constexpr (__is_same(T, bfloat)) {
+#ifdef __NVPTX__
+    return __builtin_bit_cast(lanes<T, N>, __builtin_convertvector(computed, simd<__bf16, N>));
+#endif
     simd<uint, N> bits = __builtin_bit_cast(simd<uint, N>, computed);
     simd<uint, N> rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     simd<uint, N> quiet = (bits >> 16) | 0x40u;
