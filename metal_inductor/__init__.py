@@ -16,6 +16,7 @@ _HOMES = {  # public name -> (module, attribute in it; None: the module itself)
     "compile_shader": ("metal_inductor.metal", "compile_shader"),
     "MetalRuntimeError": ("metal_inductor.runtime.errors", "MetalRuntimeError"),
     "MetalCheckError": ("metal_inductor.runtime.checks", "MetalCheckError"),
+    "MetalCheckWarning": ("metal_inductor.runtime.checks", "MetalCheckWarning"),
     "cache": ("metal_inductor.cache", None),
     "config": ("metal_inductor.config", None),
     "report": ("metal_inductor.report", None),

@@ -90,3 +90,8 @@ def graph_device(gm: Any, example_inputs: Any) -> torch.device:
     for value in sorted(tensors, key=lambda tensor: tensor.dim() == 0):
         return value.device
     return torch.device("cpu")
+
+
+def raw_cuda_stream(index: int) -> int:
+    """The handle of torch's current stream on a GPU, without the Python object around it, which takes long to make."""
+    return torch._C._cuda_getCurrentRawStream(index)

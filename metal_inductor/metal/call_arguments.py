@@ -20,6 +20,7 @@ _CASTS: dict[str, Callable[[Sequence[float]], bytes]] = {
     "int8": lambda values: _integers(values, 1),
     "uint8": lambda values: _integers(values, 1),
 }
+_NARROWER = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
 class Bound(NamedTuple):
@@ -32,10 +33,16 @@ class Bound(NamedTuple):
 BindTensor = Callable[[torch.Tensor, str], Bound]
 
 
+def _no_cast(_: int) -> None:
+    return None
+
+
 def casts_of(given: str | Mapping[int, str] | None) -> Callable[[int], str | None]:
     """From an argument's index to its cast; ValueError for an unknown one."""
+    if given is None:
+        return _no_cast
     names = [given] if isinstance(given, str) else list(given.values()) if isinstance(given, Mapping) else []
-    if given is not None and not isinstance(given, (str, Mapping)):
+    if not isinstance(given, (str, Mapping)):
         raise TypeError(f"arg_casts must be a str or a dict from argument index to str, got {type(given).__name__}")
     for name in names:
         if name not in _CASTS:
@@ -86,7 +93,7 @@ def plain_tensor(tensor: torch.Tensor, what: str, device: torch.device | str) ->
         raise ValueError(f"{what}: a {tensor.layout} tensor on {tensor.device}; valid are dense tensors on {device}")
     if tensor.is_conj() or tensor.is_neg():
         raise ValueError(f"{what}: a lazily conjugated or negated view; resolve_conj() and resolve_neg() make it plain")
-    narrower = {torch.float64: torch.float32, torch.complex128: torch.complex64}.get(tensor.dtype)
+    narrower = _NARROWER.get(tensor.dtype)
     if narrower is None:
         return tensor
     if tensor.ndim:
@@ -105,7 +112,7 @@ def _number_bytes(values: Sequence[float], what: str, cast: str | None) -> bytes
         if cast is not None:
             return _CASTS[cast](values)
         if isinstance(values[0], float):
-            return bytes((ctypes.c_float * len(values))(*values))
+            return struct.pack(f"={len(values)}f", *(ctypes.c_float(value).value for value in values))
         if any(isinstance(value, float) for value in values):
             raise TypeError(f"{what}: a list that begins with an int must hold ints only")
         return struct.pack(f"={len(values)}q", *values)
@@ -114,7 +121,7 @@ def _number_bytes(values: Sequence[float], what: str, cast: str | None) -> bytes
 
 
 def _floats(values: Sequence[float], dtype: torch.dtype) -> bytes:
-    narrow = torch.tensor([float(value) for value in values], dtype=torch.float64).to(dtype)
+    narrow = torch.tensor([float(value) for value in values], dtype=torch.float64, device="cpu").to(dtype)
     return narrow.view(torch.uint8).numpy().tobytes()
 
 

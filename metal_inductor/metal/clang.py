@@ -28,11 +28,14 @@ _NUMERIC_FLAGS = (
     "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-char", "-fwrapv",
     "-fno-strict-float-cast-overflow", "-cl-fp32-correctly-rounded-divide-sqrt",
 )  # fmt: skip
-_CODE_FLAGS = ("-O3", "-fPIC", "-fvisibility=hidden", "-mllvm", "-runtime-memory-check-threshold=64")
+# A frame larger than a page is touched page by page, so that no stack overflow jumps over the guard page.
+_CODE_FLAGS = (
+    "-O3", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection", "-mllvm", "-runtime-memory-check-threshold=64",
+)  # fmt: skip
 # Checked code has one address space for each of Metal's, and hooks before any access is moved or merged.
 _CHECKED_FLAGS = (
-    "-O1", "-fPIC", "-fvisibility=hidden", "-DMSL_CHECKS", "-gline-tables-only", "-Xclang", "-ffake-address-space-map",
-    "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm",
+    "-O1", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection", "-DMSL_CHECKS", "-gline-tables-only",
+    "-Xclang", "-ffake-address-space-map", "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm",
 )  # fmt: skip
 _METAL_MACROS = (
     "-D__METAL__=1", "-D__METAL_VERSION__=320", "-D__METAL_MACOS__=1", "-D__HAVE_BFLOAT__=1",
@@ -40,6 +43,7 @@ _METAL_MACROS = (
 )  # fmt: skip
 _GLIBC_MINOR = 28  # the oldest glibc that torch's wheels run on
 _PTX_VERSION = "ptx78"  # the first that knows sm_90: drivers from CUDA 11.8 on take it
+_EXPORTED_FUNCTION = re.compile(r"^define dso_local (?!ptx_kernel)", re.M)
 _CONSTANT_AS_GLOBAL = re.compile(r'addrspacecast \(ptr addrspace\(4\) (@(?:[\w.$]+|"[^"]*")) to ptr addrspace\(1\)\)')
 
 
@@ -157,6 +161,7 @@ def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
     code = _run([*command(), *target, *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *unoptimised], translation_text).decode()
     # clang puts the values of constexpr variables into constant memory and takes them for global memory
     code = _CONSTANT_AS_GLOBAL.sub(r"\1", code).replace("addrspace(4)", "addrspace(1)")
+    code = _EXPORTED_FUNCTION.sub("define internal ", code)  # inlined wherever it is called, and then not needed
     return _run([*command(), *target, "-w", "-x", "ir", "-O3", "-S", "-", "-o", "-"], code)
 
 

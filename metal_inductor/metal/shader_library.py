@@ -95,6 +95,7 @@ class ShaderKernel:
         self._runner = runner
         self._info = runner.kernels[name]
         self.name = name
+        self._argument_names = [f"argument {i} of kernel '{name}'" for i in range(limits.MAX_BUFFERS)]
 
     @property
     def max_threads_per_threadgroup(self) -> int:
@@ -140,7 +141,7 @@ class ShaderKernel:
             raise ValueError(f"kernel '{self.name}': {len(buffers)} arguments, Metal has {limits.MAX_BUFFERS} buffers")
         casts = call_arguments.casts_of(arg_casts)
         bound = [
-            call_arguments.bind(argument, f"argument {i} of kernel '{self.name}'", casts(i), self._runner.bind_tensor)
+            call_arguments.bind(argument, self._argument_names[i], casts(i), self._runner.bind_tensor)
             for i, argument in enumerate(buffers)
         ]
         extents = _extents("threads", self._default_threads(args) if threads is None else threads)
@@ -173,6 +174,8 @@ class ShaderKernel:
 
 
 def _extents(what: str, given: int | Sequence[int]) -> tuple[int, ...]:
+    if given.__class__ is int:
+        return (given,)
     extents = tuple(given) if isinstance(given, (tuple, list, torch.Size)) else (given,)
     if not 1 <= len(extents) <= 3 or not all(isinstance(extent, int) for extent in extents):
         raise ValueError(f"{what}={given!r}: must be an int or one to three ints")

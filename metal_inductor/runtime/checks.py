@@ -9,6 +9,7 @@ import ctypes
 import dataclasses
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -83,7 +84,8 @@ class Report:
     kind: the check's name. file, line: of the user's text ("<metal>" is the text given to compile_shader; line 0 where
     none is known). access: what the thread did there, "read", "write", or an atomic form. address: buffer argument or
     threadgroup variable and offset, "" for barriers. The other_* fields are the other side of a race, or for barriers a
-    thread that did not come. same_value: a race of two stores that always stored what was there. count: occurrences.
+    thread that did not come. same_value: a race of two stores that always stored what was there, which is a
+    `MetalCheckWarning` unless there are other reports. count: occurrences.
     """
 
     kind: str
@@ -111,6 +113,18 @@ class MetalCheckError(MetalRuntimeError):
     def __init__(self, reports: Sequence[Report]) -> None:
         super().__init__("\n".join(report.message for report in reports))
         self.reports = list(reports)
+
+
+class MetalCheckWarning(UserWarning):
+    """Threads raced to store the same value: undefined in Metal, harmless on the GPUs there are, and not rare."""
+
+
+def tell(reports: Sequence[Report]) -> None:
+    """Raises MetalCheckError with the reports; when all are races of equal stores, warns of each."""
+    if not all(report.same_value for report in reports):
+        raise MetalCheckError(reports)
+    for report in reports:
+        warnings.warn(report.message, MetalCheckWarning, stacklevel=6)  # the caller of the kernel
 
 
 class CheckedKernel(Protocol):

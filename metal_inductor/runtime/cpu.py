@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from metal_inductor.metal import frontend
 
 _NATIVE_SOURCES = (
-    "platform.h", "abi.h", "context.c", "core.h", "job.h", "simdgroup.c", "checks.c", "checked_dispatch.c",
+    "platform.h", "abi.h", "context.c", "core.h", "job.h", "simdgroup.c", "faults.c", "checks.c", "checked_dispatch.c",
     "dispatch.c", "pool.c", "queue.c",
 )  # fmt: skip
 _ERROR_BYTES = 512
@@ -204,15 +204,15 @@ def drain() -> None:
     completed = native.completed_tickets[0]
     for ticket in [ticket for ticket in list(native.in_flight) if ticket <= completed]:
         native.in_flight.pop(ticket, None)
-    if failed:
-        raise _failure(error.value.decode(), checked)
+    _tell(error.value.decode() if failed else None, checked)
 
 
-def _failure(message: str, checked: checks.CheckResult) -> MetalRuntimeError:
-    """What a failed command buffer raises."""
-    if not checked.count:
-        return MetalRuntimeError(message)
-    return checks.MetalCheckError(checked.in_words(lambda handle: _checked_kernels[handle]))
+def _tell(error: str | None, checked: checks.CheckResult) -> None:
+    """Raises the error of a command buffer, or what checks found in it; of a harmless finding it warns."""
+    if checked.count:
+        checks.tell(checked.in_words(lambda handle: _checked_kernels[handle]))
+    if error is not None:
+        raise MetalRuntimeError(error)
 
 
 @atexit.register
@@ -389,8 +389,9 @@ def run(
         options.checked = ctypes.addressof(result)
     error = native.error_buffer()
     addresses = (ctypes.c_uint64 * len(pointers))(*pointers)
-    if native.run(kernel.handle, sizes, addresses, len(pointers), ctypes.byref(options), error):
-        raise _failure(error.value.decode(), result)
+    failed = native.run(kernel.handle, sizes, addresses, len(pointers), ctypes.byref(options), error)
+    if failed or result.count:
+        _tell(error.value.decode() if failed else None, result)
 
 
 class CpuDispatchList:

@@ -6,7 +6,6 @@ nothing and waits for nothing, so it can be captured in a CUDA graph.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import struct
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from metal_inductor import torch_compat
 from metal_inductor.metal import call_arguments, limits
 from metal_inductor.metal.call_arguments import Bound
 from metal_inductor.metal.kernel_info import KernelInfo
@@ -21,6 +21,7 @@ from metal_inductor.runtime import ptx
 from metal_inductor.runtime.cuda import CudaLibrary, Grid, Shape, buffer_indices, check, driver
 
 MAX_PARAMETER_BYTES = 32764 - 1024  # CUDA's limit, less addresses and sizes
+_KEPT_CALLS = 4096  # shapes of calls whose checks are not repeated
 
 
 class CudaRunner:
@@ -29,16 +30,17 @@ class CudaRunner:
     def __init__(self, source: str, device: torch.device) -> None:
         driver()
         count = torch.cuda.device_count()
-        index = torch.cuda.current_device() if device.index is None else device.index
-        if index >= count:
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+        if self._index >= count:
             raise ValueError(f"device '{device}': there are {count} GPUs, cuda:0 to cuda:{count - 1}")
-        self.device = torch.device("cuda", index)
-        self.library = CudaLibrary.load(source, index)
+        self.device = torch.device("cuda", self._index)
+        self.library = CudaLibrary.load(source, self._index)
         self.kernels = self.library.kernels
+        self._parameters: dict[tuple, _Parameters] = {}
         self._calls: dict[tuple, _Call] = {}
 
     def bind_tensor(self, tensor: torch.Tensor, what: str) -> Bound:
-        if tensor.device == self.device:
+        if tensor.is_cuda and tensor.get_device() == self._index:
             plain = call_arguments.plain_tensor(tensor, what, self.device)
             return Bound(plain.data_ptr(), plain)
         if tensor.device.type == "cpu" and tensor.ndim == 0:
@@ -56,66 +58,96 @@ class CudaRunner:
         group_size: Sequence[int],
         threadgroup_memory: Mapping[int, int],
     ) -> None:
-        info = self.kernels[name]
-        limits.check_geometry(info, threads, group_size)
-        limits.check_buffers(info, range(len(bound)), len(bound))
-        lengths = limits.threadgroup_lengths(info, threadgroup_memory)
-        if 0 in threads:
-            return
         values = [item.value for item in bound]
-        sizes = tuple(ptx.block_bytes(len(value)) if isinstance(value, bytes) else 0 for value in values)
-        call = self._calls.get((name, sizes)) or self._new_call(info, sizes)
-        current = torch.cuda.current_device() == self.device.index
-        with contextlib.nullcontext() if current else torch.cuda.device(self.device):
+        sizes = tuple([ptx.block_bytes(len(value)) if value.__class__ is bytes else 0 for value in values])
+        key = (name, sizes, threads, group_size, *threadgroup_memory.items())
+        call = self._calls.get(key)
+        if call is None:
+            call = self._new_call(self.kernels[name], sizes, threads, group_size, threadgroup_memory)
+            if len(self._calls) >= _KEPT_CALLS:
+                self._calls.clear()
+            self._calls[key] = call
+        if torch.cuda.current_device() == self._index:
             self.library.make_current()
-            call.launch(values, Shape(threads, group_size), lengths, torch.cuda.current_stream().cuda_stream)
+            call.launch(values, torch_compat.raw_cuda_stream(self._index))
+        else:
+            with torch.cuda.device(self._index):
+                call.launch(values, torch_compat.raw_cuda_stream(self._index))
 
-    def _new_call(self, info: KernelInfo, sizes: tuple[int, ...]) -> _Call:
+    def _new_call(
+        self,
+        info: KernelInfo,
+        sizes: tuple[int, ...],
+        threads: Sequence[int],
+        group_size: Sequence[int],
+        threadgroup_memory: Mapping[int, int],
+    ) -> _Call:
+        limits.check_geometry(info, threads, group_size)
+        limits.check_buffers(info, range(len(sizes)), len(sizes))
+        lengths = limits.threadgroup_lengths(info, threadgroup_memory)
         if sum(sizes) > MAX_PARAMETER_BYTES:
             raise ValueError(
                 f"kernel '{info.name}': {sum(sizes)} bytes by value, a launch takes {MAX_PARAMETER_BYTES}; pass tensors"
             )
-        call = self._calls[info.name, sizes] = _Call(self.library, info, sizes)
-        return call
+        parameters = self._parameters.get((info.name, sizes))
+        if parameters is None:
+            parameters = self._parameters[info.name, sizes] = _Parameters(info, sizes)
+        return _Call(self.library, info, parameters, Shape(threads, group_size), lengths)
 
 
-class _Call:
-    """A kernel with some arguments by value: one block of memory that holds the parameters of a launch.
+class _Parameters:
+    """One block of memory that holds the parameters of a launch, and the table of their addresses in it.
 
     sizes: bytes of the block that buffer(i) is passed in, 0 for an address.
     """
 
-    def __init__(self, library: CudaLibrary, info: KernelInfo, sizes: Sequence[int]) -> None:
-        self._library, self._info = library, info
-        self._indices = buffer_indices(info)
-        self._by_value = {index: sizes[index] for index in self._indices if sizes[index]}
-        self._memory = sorted(limits.names_by_index(info, "threadgroup"))
-        formats = [f"{sizes[index]}s" if sizes[index] else "Q" for index in self._indices]
-        formats += [f"{ctypes.sizeof(Grid)}s"] + ["I"] * len(self._memory)
-        self._pack = struct.Struct("=" + "".join(formats))
-        self._block = ctypes.create_string_buffer(self._pack.size)
-        places = [struct.calcsize("=" + "".join(formats[:count])) for count in range(len(formats))]
-        begin = ctypes.addressof(self._block)
-        self._addresses = (ctypes.c_void_p * len(places))(*(begin + place for place in places))
-        self._parameters = ctypes.addressof(self._addresses)
-        self._lock = (
-            threading.Lock()
-        )  # the block is one for all threads; the driver has copied it when a launch returns
+    def __init__(self, info: KernelInfo, sizes: Sequence[int]) -> None:
+        self.indices = buffer_indices(info)
+        self.by_value = {index: sizes[index] for index in self.indices if sizes[index]}
+        formats = [f"{sizes[index]}s" if sizes[index] else "Q" for index in self.indices]
+        formats += [f"{ctypes.sizeof(Grid)}s"] + ["I"] * len(limits.names_by_index(info, "threadgroup"))
+        self.pack_into = struct.Struct("=" + "".join(formats)).pack_into
+        places = [struct.calcsize("=" + "".join(formats[:count])) for count in range(len(formats) + 1)]
+        self.block = ctypes.create_string_buffer(places.pop())
+        begin = ctypes.addressof(self.block)
+        self._table = (ctypes.c_void_p * len(places))(*(begin + place for place in places))
+        self.address = ctypes.addressof(self._table)
+        self.lock = threading.Lock()  # one block for all threads: the driver has copied it when a launch returns
 
-    def launch(self, values: Sequence[int | bytes], shape: Shape, lengths: Sequence[int], stream: int) -> None:
-        function = self._library.function(self._info.name, shape.block_threads, self._by_value)
-        given = [values[index] for index in self._indices]
-        offsets, shared = self._threadgroup_offsets(lengths)
-        start = driver().cuLaunchKernel
+
+class _Call:
+    """A launch in all but the values of its buffers: checked, compiled and laid out."""
+
+    def __init__(
+        self,
+        library: CudaLibrary,
+        info: KernelInfo,
+        parameters: _Parameters,
+        shape: Shape,
+        lengths: Sequence[int],
+    ) -> None:
+        self._parameters = parameters
+        self._offsets, shared = _threadgroup_offsets(info, lengths)
+        self._launches = []
         for first, blocks in shape.pieces():
-            with self._lock:
-                self._pack.pack_into(self._block, 0, *given, bytes(shape.grid(first)), *offsets)
-                check(start(function, *blocks, *shape.block, shared, stream, self._parameters, 0))
+            function = library.function(info.name, shape.block_threads, parameters.by_value)
+            arguments = (function, *blocks, *shape.block, shared)
+            self._launches.append((bytes(shape.grid(first)), arguments))
+        self._start = driver().cuLaunchKernel
 
-    def _threadgroup_offsets(self, lengths: Sequence[int]) -> tuple[list[int], int]:
-        """Where each threadgroup(n) begins behind the kernel's own variables, and the bytes of all."""
-        offsets, end = [], limits.aligned(self._info.threadgroup_bytes)
-        for index in self._memory:
-            offsets.append(end)
-            end += limits.aligned(lengths[index])
-        return offsets, end
+    def launch(self, values: Sequence[int | bytes], stream: int) -> None:
+        parameters = self._parameters
+        given = [values[index] for index in parameters.indices]
+        for grid, arguments in self._launches:
+            with parameters.lock:
+                parameters.pack_into(parameters.block, 0, *given, grid, *self._offsets)
+                check(self._start(*arguments, stream, parameters.address, 0))
+
+
+def _threadgroup_offsets(info: KernelInfo, lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Where each threadgroup(n) begins behind the kernel's own variables, and the bytes of all."""
+    offsets, end = [], limits.aligned(info.threadgroup_bytes)
+    for index in sorted(limits.names_by_index(info, "threadgroup")):
+        offsets.append(end)
+        end += limits.aligned(lengths[index])
+    return offsets, end

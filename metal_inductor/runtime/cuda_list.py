@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from metal_inductor import policy
+from metal_inductor import policy, torch_compat
 from metal_inductor.runtime.cuda import CudaLibrary, Shape, buffer_indices, check, driver
 
 
@@ -50,7 +50,7 @@ class CudaList:
         self.host[slot] = array
 
     def commit(self, begin: int, end: int) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
+        stream = torch_compat.raw_cuda_stream(torch.cuda.current_device())
         if end - begin < policy.MIN_GRAPH_DISPATCHES or torch.cuda.is_current_stream_capturing():
             for dispatch in self.dispatches[begin:end]:
                 dispatch.launch(stream)

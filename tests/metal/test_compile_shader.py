@@ -371,7 +371,7 @@ def test_bad_devices_and_sources_are_named():
 def test_without_a_device_the_best_there_is(monkeypatch):
     if torch.backends.mps.is_available():
         pytest.skip("runs where there is no MPS")
-    out = torch.zeros(4)
+    out = torch.zeros(4, device="cpu")
     metal_inductor.compile_shader(SOURCE).full(out, 1.0)
     assert out.all()
     monkeypatch.setattr(torch.mps, "compile_shader", lambda source: ("torch", source))
@@ -387,7 +387,7 @@ def test_equal_text_compiles_once(metal_device):
 def test_threads_call_kernels_at_the_same_time(library):
     def work(value: int) -> None:
         for _ in range(50):
-            out = torch.zeros(1000)
+            out = torch.zeros(1000, device=library.device)
             library.full(out, float(value))
             results.append(bool((out == value).all()))
 

@@ -48,10 +48,11 @@ def test_the_library_belongs_to_one_gpu(library):
 
 def test_a_call_follows_the_current_stream(library):
     out = torch.zeros(1 << 20, device="cuda")
+    library.add(out, 1.0, [0.5, 0.25])  # compiled now, in more time than the other stream is kept busy
     other = torch.cuda.Stream()
     other.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(other):
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(50_000_000)
         out.fill_(5)
         library.add(out, 1.0, [0.5, 0.25])
         doubled = out * 2

@@ -55,8 +55,8 @@ class NotingDriver:
 def noting(monkeypatch):
     driver = NotingDriver()
     monkeypatch.setattr(cuda_list, "driver", lambda: driver)
-    stream = types.SimpleNamespace(cuda_stream=0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(cuda_list.torch_compat, "raw_cuda_stream", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return driver
 

@@ -207,10 +207,9 @@ static void checks_end(Core *core) {
   checks.active = 0;
 }
 
-/* Hands the reports over and forgets them; returns how many there are. */
-static uint32_t checks_take_reports(Report *reports) {
-  uint32_t count = checks.report_count;
-  memcpy(reports, checks.reports, count * sizeof *reports);
-  checks.report_count = 0;
-  return count;
+/* Whether there is more than races of stores that all stored the same, which real kernels have and which do no harm. */
+static int checks_found_errors(void) {
+  for (uint32_t i = 0; i < checks.report_count; i++)
+    if (!checks.reports[i].same_value) return 1;
+  return 0;
 }

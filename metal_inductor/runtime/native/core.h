@@ -25,6 +25,8 @@ typedef struct {
   uint32_t runnable; /* simdgroups that may have fresh or ready lanes */
   uint32_t thread_count, arrived, finished; /* arrived: at the threadgroup barrier */
   uint32_t out_of_stacks;
+  uint32_t fault_signal;  /* 0: the kernel did not fault */
+  uint64_t fault_address;
   uint64_t random; /* 0: deterministic order; else the state of the generator that picks the next thread */
   void *home; /* stack pointer of the OS thread while fibers run */
   FiberEntry *entry;
@@ -36,6 +38,8 @@ typedef struct {
   uint32_t stack_count, free_count;
   char *stacks[MAX_THREADS]; /* top of each stack */
   uint32_t free_stacks[MAX_THREADS];
+  struct { void *job; uint64_t begin, end; } loop; /* what loop_body is to run */
+  char *loop_stack; /* top of the stack of loops over threads; NULL: not yet used */
   uint32_t geometry[12]; /* of the last threadgroup: while equal, only positions in the grid change */
   Simdgroup simdgroups[MAX_SIMDGROUPS];
   Fiber fibers[MAX_THREADS];

@@ -72,9 +72,19 @@ static void core_set_threads(Core *core, const Job *job, const uint32_t where[3]
   }
 }
 
+/* `thread`: position in the grid; NULL in a loop over threads, of which several may be computed together. */
+static void job_describe_fault(Job *job, const Core *core, const uint32_t *thread) {
+  char what[200], where[80] = "";
+  fault_describe(core, !thread, what, sizeof what);
+  if (thread) snprintf(where, sizeof where, " in thread (%u, %u, %u) of the grid", thread[0], thread[1], thread[2]);
+  snprintf(job->error, sizeof job->error, "kernel '%s' faulted%s: %s", job->kernel->name, where, what);
+}
+
 static void job_fail(Job *job, const Core *core, const uint32_t where[3]) {
   if (__atomic_exchange_n(&job->failed, 1, __ATOMIC_ACQ_REL)) return;
-  if (!core->out_of_stacks)
+  if (core->fault_signal)
+    job_describe_fault(job, core, &msl_thread->thread_position_in_grid[0]);
+  else if (!core->out_of_stacks)
     snprintf(job->error, sizeof job->error,
              "kernel '%s': deadlock in threadgroup (%u, %u, %u): threadgroup_barrier was reached by %u of %u threads, "
              "the other %u have returned",
@@ -110,8 +120,10 @@ static void run_threadgroup(Core *core, Job *job, uint64_t index) {
   core->home = NULL; /* stays so when not even the first thread gets a stack */
   this_core = core;
   if (job->checks) checks_enter_threadgroup(core, job, (uint32_t)index);
+  guarded_core = core;
   do core_yield(core, &core->home);
-  while (job->checks && checks_release_barrier(core));
+  while (job->checks && !core->fault_signal && checks_release_barrier(core));
+  guarded_core = NULL;
   if (core->finished == core->thread_count) return;
   job_fail(job, core, where);
   core_reset(core);
@@ -152,11 +164,38 @@ static void run_loop(Core *core, Job *job, uint64_t begin, uint64_t end) {
   }
 }
 
+static void loop_body(void) {
+  Core *core = this_core;
+  void *unused;
+  run_loop(core, core->loop.job, core->loop.begin, core->loop.end);
+  core->finished = 1;
+  msl_switch(&unused, core->home, NULL);
+}
+
+/* A loop runs on a stack of its own, which a fault can leave. */
+static void run_loop_guarded(Core *core, Job *job, uint64_t begin, uint64_t end) {
+  char *stack = core_loop_stack(core);
+  if (!stack) {
+    run_loop(core, job, begin, end);
+    return;
+  }
+  core->loop.job = job;
+  core->loop.begin = begin;
+  core->loop.end = end;
+  core->finished = 0;
+  this_core = guarded_core = core;
+  msl_switch(&core->home, context_prepare(stack, loop_body), NULL);
+  guarded_core = NULL;
+  if (core->finished) return;
+  if (!__atomic_exchange_n(&job->failed, 1, __ATOMIC_ACQ_REL)) job_describe_fault(job, core, NULL);
+  core_reset(core);
+}
+
 static void run_chunk(Core *core, Job *job, uint64_t index) {
   if (job->seed && !job->kernel->uses_fibers) index = shuffled(index, job->chunk_count, job->seed);
   uint64_t begin = index * job->chunk, end = begin + job->chunk < job->units ? begin + job->chunk : job->units;
   if (!job->kernel->uses_fibers) {
-    run_loop(core, job, begin, end);
+    run_loop_guarded(core, job, begin, end);
     return;
   }
   for (; begin < end && !__atomic_load_n(&job->failed, __ATOMIC_RELAXED); begin++) run_threadgroup(core, job, begin);

@@ -37,6 +37,25 @@ struct timespec { long seconds, nanoseconds; };
 int sched_yield(void);
 int clock_gettime(int clock, struct timespec *now);
 
+/* A handler takes one or three arguments; the flags say which. */
+enum { SI_USER = 0, SI_KERNEL = 128 };
+#define SIG_DFL NULL
+#define SIG_IGN ((void *)1)
+#ifdef __APPLE__
+enum { SA_ONSTACK = 1, SA_NODEFER = 0x10, SA_SIGINFO = 0x40 };
+typedef struct { void *handler; uint32_t mask; int flags; } SignalAction;
+typedef struct { int signal, error, code, process; uint32_t user; int status; void *address; } SignalInfo;
+typedef struct { void *base; size_t bytes; int flags; } SignalStack;
+#else
+enum { SA_SIGINFO = 4, SA_ONSTACK = 0x08000000, SA_NODEFER = 0x40000000 };
+typedef struct { void *handler; uint64_t mask[16]; int flags; void *restorer; } SignalAction;
+typedef struct { int signal, error, code, unused; void *address; } SignalInfo;
+typedef struct { void *base; int flags; size_t bytes; } SignalStack;
+#endif
+int sigaction(int signal, const SignalAction *action, SignalAction *previous);
+int sigaltstack(const SignalStack *stack, SignalStack *previous);
+int raise(int signal);
+
 /* Larger than every libc's own (glibc and musl: at most 48 bytes, Darwin: 64), always set up by the init functions. */
 typedef struct { uint64_t opaque[16]; } pthread_mutex_t;
 typedef struct { uint64_t opaque[16]; } pthread_cond_t;

@@ -43,6 +43,7 @@ static int pool_has_work_for(const Core *core) {
 
 static void *helper_body(void *argument) {
   Core *core = argument;
+  faults_prepare_thread();
   for (;;) {
     while (pool_has_work_for(core)) pool_take_chunk(core);
     SPIN_WHILE(!pool_has_work_for(core), HELPER_SPIN_NS);

@@ -2,7 +2,7 @@
 
 enum { WORKER_SPIN_NS = 30000, WAITER_SPIN_NS = 30000, ERROR_BYTES = 512 };
 
-/* The reports of one command buffer that failed a check. */
+/* What checks found in one or more command buffers. */
 typedef struct { uint32_t count, unused; Report reports[MAX_REPORTS]; } CheckResult;
 
 typedef struct {
@@ -28,7 +28,7 @@ static struct {
   uint32_t worker_started, worker_sleeps, waiters;
   CommandBuffer *first, *last;
   char error[ERROR_BYTES]; /* the first one since the last drain */
-  CheckResult checked;     /* its reports when it came from checks */
+  CheckResult checked;     /* what checks found since the last drain */
   pthread_mutex_t mutex;
   pthread_cond_t work, done;
 } queue;
@@ -46,9 +46,18 @@ static void run_checked(const CommandBuffer *commands) {
     snprintf(job->error, sizeof job->error, "kernel '%s': no memory for its checks", job->kernel->name);
   }
   checks_end(core);
-  if (!checks.report_count || job->failed) return;
+  if (job->failed || !checks_found_errors()) return;
   job->failed = 1;
   snprintf(job->error, sizeof job->error, "kernel '%s' failed its checks", job->kernel->name);
+}
+
+/* Adds the reports of a dispatch to those that somebody waits for, as far as there is room. */
+static void command_buffer_take_reports(const CommandBuffer *commands) {
+  pthread_mutex_lock(&queue.mutex);
+  CheckResult *result = commands->checked ? commands->checked : &queue.checked;
+  for (uint32_t i = 0; i < checks.report_count && result->count < MAX_REPORTS; i++)
+    result->reports[result->count++] = checks.reports[i];
+  pthread_mutex_unlock(&queue.mutex);
 }
 
 static void command_buffer_run(CommandBuffer *commands) {
@@ -59,12 +68,11 @@ static void command_buffer_run(CommandBuffer *commands) {
       run_checked(commands);
     else
       time = pool_run(time);
+    if (pool.job.checks) command_buffer_take_reports(commands);
     if (!pool.job.failed) continue;
     /* As on a GPU, the rest of a command buffer is lost after an error and the following ones run. */
     pthread_mutex_lock(&queue.mutex);
     char *error = commands->error ? commands->error : queue.error;
-    CheckResult *checked = commands->checked ? commands->checked : &queue.checked;
-    if (!error[0] && pool.job.checks) checked->count = checks_take_reports(checked->reports);
     if (!error[0]) snprintf(error, ERROR_BYTES, "%s", pool.job.error);
     pthread_mutex_unlock(&queue.mutex);
     return;
@@ -88,6 +96,7 @@ static CommandBuffer *queue_take(void) {
 
 static void *worker_body(void *unused) {
   (void)unused;
+  faults_prepare_thread();
   for (;;) {
     CommandBuffer *commands = queue_take();
     command_buffer_run(commands);
@@ -105,6 +114,7 @@ static uint64_t queue_commit(CommandBuffer *commands) {
   pthread_mutex_lock(&queue.mutex);
   if (!queue.worker_started) {
     if (!pool.cores[0]) pool.cores[0] = core_create(0);
+    faults_install();
     queue.worker_started = pool.cores[0] && start_thread(worker_body, NULL);
   }
   uint64_t ticket = queue.worker_started ? queue.committed + 1 : 0;
@@ -279,7 +289,7 @@ EXPORT int msl_run(Kernel *kernel, const uint32_t *geometry, const uint64_t *poi
   return error[0] != 0;
 }
 
-/* Waits for everything committed so far; returns 1 and moves the first error out when there was one, with its reports. */
+/* Waits for everything committed so far; returns 1 and moves the first error out when there was one, and what checks found. */
 EXPORT int msl_drain(char *error, CheckResult *checked) {
   queue_wait(__atomic_load_n(&queue.committed, __ATOMIC_ACQUIRE));
   pthread_mutex_lock(&queue.mutex);

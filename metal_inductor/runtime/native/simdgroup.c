@@ -6,11 +6,11 @@
  * faster lanes already post into the other one; no release can happen before every lane has come back. */
 
 enum { STACK_BYTES = 64 * 1024, STACK_COLOURS = 64, COLOUR_BYTES = 192, PAGE_BYTES = 16384, STACKS_PER_CHUNK = 32 };
+enum { STACK_ROOM = (STACK_BYTES + STACK_COLOURS * COLOUR_BYTES + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES, STACK_STRIDE = STACK_ROOM + PAGE_BYTES };
 
 /* Maps more stacks, each above a page that faults. Bases differ by a few cache lines, else all tops share one cache set. */
 static int core_grow_stacks(Core *core) {
-  size_t room = (STACK_BYTES + STACK_COLOURS * COLOUR_BYTES + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-  size_t stride = room + PAGE_BYTES;
+  size_t stride = STACK_STRIDE;
   char *chunk = mmap(NULL, STACKS_PER_CHUNK * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (chunk == (char *)-1) return 0;
   for (uint32_t i = 0; i < STACKS_PER_CHUNK; i++) {
@@ -23,8 +23,9 @@ static int core_grow_stacks(Core *core) {
 }
 
 /* Back to the state of a new core, but for the stacks: all are taken back, also those of fibers that were abandoned in a
- * deadlock or by a fork in the middle of a threadgroup. */
+ * deadlock, after a fault or by a fork in the middle of a threadgroup. */
 static void core_reset(Core *core) {
+  core->fault_signal = 0;
   core->free_count = core->stack_count;
   for (uint32_t i = 0; i < core->stack_count; i++) core->free_stacks[i] = core->stack_count - 1 - i;
   memset(core->geometry, 0, sizeof core->geometry);

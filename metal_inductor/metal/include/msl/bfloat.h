@@ -22,6 +22,9 @@ struct bfloat {
   }
 
   static constexpr MSL_INLINE ushort round_to_nearest_even(float value) {
+#ifdef __NVPTX__
+    return __builtin_bit_cast(ushort, (__bf16)value);  // one instruction
+#endif
     uint bits = __builtin_bit_cast(uint, value);
     uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return ushort((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded);

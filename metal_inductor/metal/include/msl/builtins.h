@@ -3,6 +3,10 @@
 #define MSL_BUILTINS_H
 #include "msl/simdgroup.h"
 
+#define __METAL_PRECISE_MATH__ false
+#define __METAL_FAST_MATH__ true
+#define __METAL_MAYBE_FAST_MATH__ false
+
 // The last argument asks for fast math, which here is no other function.
 #define MSL_BUILTIN_1(name) \
   template <class T> MSL_INLINE T __metal_##name(T x, bool) { return metal::name(x); }
@@ -33,11 +37,16 @@ template <class T> MSL_INLINE T __metal_frexp(T x, thread int *exponent) { retur
 MSL_BUILTIN_LANES(broadcast) MSL_BUILTIN_LANES(shuffle) MSL_BUILTIN_LANES(shuffle_down) MSL_BUILTIN_LANES(shuffle_up)
 MSL_BUILTIN_LANES(shuffle_xor) MSL_BUILTIN_LANES(shuffle_rotate_down) MSL_BUILTIN_LANES(shuffle_rotate_up)
 MSL_BUILTIN_LANES(shuffle_and_fill_down) MSL_BUILTIN_LANES(shuffle_and_fill_up)
-MSL_BUILTIN_LANES(max) MSL_BUILTIN_LANES(min) MSL_BUILTIN_LANES(sum) MSL_BUILTIN_LANES(product) MSL_BUILTIN_LANES(xor)
+MSL_BUILTIN_LANES(max) MSL_BUILTIN_LANES(min) MSL_BUILTIN_LANES(sum) MSL_BUILTIN_LANES(product)
 MSL_BUILTIN_LANES(and) MSL_BUILTIN_LANES(or)
 MSL_BUILTIN_LANES(prefix_exclusive_product) MSL_BUILTIN_LANES(prefix_exclusive_sum)
 MSL_BUILTIN_LANES(prefix_inclusive_product) MSL_BUILTIN_LANES(prefix_inclusive_sum)
 #undef MSL_BUILTIN_LANES
+// Unlike the function, this takes numbers of every type: it combines their bits.
+template <class T> MSL_INLINE T __metal_simd_xor(T value) {
+  typedef metal::conditional_t<sizeof(T) == 4, uint, metal::conditional_t<sizeof(T) == 2, ushort, uchar>> word;
+  return as_type<T>(metal::simd_xor(as_type<word>(value)));
+}
 MSL_INLINE ushort __metal_get_simdgroup_size(ushort) { return 32; }
 MSL_INLINE ushort __metal_get_thread_index_in_simdgroup(ushort) { return ushort(msl::lane()); }
 

@@ -21,7 +21,13 @@ MSL_APPROXIMATION(fast_rsqrt, "rsqrt")
 #undef MSL_APPROXIMATION
 
 MSL_INLINE float fast_exp(float x) { return fast_exp2(x * 1.44269504f); }
-MSL_INLINE float fast_exp10(float x) { return fast_exp2(x * 3.32192809f); }
+// What the product with log2(10) loses in rounding is left to a factor near one.
+MSL_INLINE float fast_exp10(float x) {
+  float power = x * 3.32192809f;
+  float lost = __builtin_elementwise_fma(x, 3.32192809f, -power);
+  float result = fast_exp2(power);
+  return power - power == 0.0f ? __builtin_elementwise_fma(result * lost, 0.693147181f, result) : result;
+}
 MSL_INLINE float fast_log(float x) { return fast_log2(x) * 0.693147181f; }
 MSL_INLINE float fast_log10(float x) { return fast_log2(x) * 0.301029996f; }
 MSL_INLINE float fast_divide(float x, float y) {

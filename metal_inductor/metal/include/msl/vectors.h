@@ -35,6 +35,9 @@ template <class T, int N> constexpr MSL_INLINE computed_lanes<T, N> widen(lanes<
 }
 template <class T, int N> constexpr MSL_INLINE lanes<T, N> narrow(computed_lanes<T, N> computed) {
   if constexpr (__is_same(T, bfloat)) {
+#ifdef __NVPTX__
+    return __builtin_bit_cast(lanes<T, N>, __builtin_convertvector(computed, simd<__bf16, N>));
+#endif
     simd<uint, N> bits = __builtin_bit_cast(simd<uint, N>, computed);
     simd<uint, N> rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     simd<uint, N> quiet = (bits >> 16) | 0x40u;
@@ -217,6 +220,8 @@ template <class T> struct packed_vec<T, 4> {
   MSL_PACKED_MEMBERS(4)
   MSL_INLINE packed_vec(T a, T b, T c, T d) : x(a), y(b), z(c), w(d) {}
   MSL_INLINE packed_vec(vec<T, 2> ab, T c, T d) : x(ab[0]), y(ab[1]), z(c), w(d) {}
+  MSL_INLINE packed_vec(T a, vec<T, 2> bc, T d) : x(a), y(bc[0]), z(bc[1]), w(d) {}
+  MSL_INLINE packed_vec(T a, T b, vec<T, 2> cd) : x(a), y(b), z(cd[0]), w(cd[1]) {}
   MSL_INLINE packed_vec(vec<T, 2> ab, vec<T, 2> cd) : x(ab[0]), y(ab[1]), z(cd[0]), w(cd[1]) {}
   MSL_INLINE packed_vec(vec<T, 3> abc, T d) : x(abc[0]), y(abc[1]), z(abc[2]), w(d) {}
   MSL_INLINE packed_vec(T a, vec<T, 3> bcd) : x(a), y(bcd[0]), z(bcd[1]), w(bcd[2]) {}
