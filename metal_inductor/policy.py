@@ -229,6 +229,36 @@ def attention_tiling(dim: int, keys: Any, device: str) -> AttentionTiling:
     return AttentionTiling(1, 1, 4) if device == "cpu" else AttentionTiling(SIMDGROUP, 8, 1)
 
 
+@dataclass(frozen=True)
+class AttentionSplit:
+    """A threadgroup of `simdgroups` takes `queries` query rows and one of `splits` shares of the keys; a key is read by
+    `lanes` lanes, 16 bytes each, and every lane has the words of `unroll` keys in flight."""
+
+    queries: int
+    lanes: int
+    simdgroups: int
+    unroll: int
+    splits: int
+
+
+# Threadgroups that fill a GPU: two for each of 132 multiprocessors of an H200; three for 40 cores of Apple's largest.
+FULL_GPU = {"cuda": 264, "mps": 120}
+# Registers of a lane hold the query and the output of so many rows, 8 floats each.
+MAX_QUERIES = 4
+# Keys of a split: fewer and the split costs more to combine than to read.
+MIN_SPLIT_KEYS = 64
+
+
+def attention_split(queries: int, groups: int, keys: Any, words: int, device: str) -> AttentionSplit:
+    """Tile of attention with `queries` query rows for each of `groups` sets of keys of `words` 16-byte words each."""
+    lanes = 1 << (words - 1).bit_length()
+    tile = min(MAX_QUERIES, 1 << (queries - 1).bit_length())
+    threadgroups = groups * -(-queries // tile)
+    most = max(1, known_int(keys, 2048) // MIN_SPLIT_KEYS)
+    splits = min(most, -(-FULL_GPU.get(device, FULL_GPU["mps"]) // threadgroups))
+    return AttentionSplit(tile, lanes, 4, 2, splits)
+
+
 # ---------------------------------------------------------------------------------------------- CUDA graphs
 
 # A shorter run of dispatches is launched kernel by kernel: a graph is one call, but no cheaper than two of these.

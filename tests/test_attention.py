@@ -36,6 +36,7 @@ def check(function, *args, policy="cpu", kernels=None):
         error = (mine.double() - truth).abs().max()
         allowed = (theirs.double().nan_to_num(0.0) - truth).abs().max() * 1.5 + 2 * ulp
         assert error <= allowed, f"{tuple(theirs.shape)}: error {error}, allowed {allowed}"
+    return graphs
 
 
 def qkv(rows=1, keys=19, dim=16, value_dim=None, heads=4, kv_heads=None, batch=(2,), dtype=torch.float32):
@@ -145,3 +146,68 @@ def test_gradients_are_eagers(case):
     expected = gradients(call, tensors)
     actual = gradients(torch.compile(call, backend=compiler.backend, fullgraph=True), tensors)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+LONG = {  # rows, keys, dim, value_dim, heads, kv_heads
+    "one row for each of eight heads that share keys": (1, 1000, 64, 64, 8, 1),
+    "rows and heads that make no whole tile": (3, 700, 64, 64, 6, 2),
+    "a value dimension of its own": (1, 333, 128, 64, 4, 2),
+    "words that do not fill the lanes": (2, 500, 80, 96, 4, 4),
+    "one word": (1, 130, 8, 8, 2, 1),
+    "a simdgroup a key": (1, 257, 128, 128, 2, 1),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_long_caches_are_split(case):
+    dtype = (torch.bfloat16, torch.float16, torch.float32)[list(LONG).index(case) % 3]
+    rows, keys, dim, value_dim, heads, kv_heads = LONG[case]
+    q, k, v = qkv(rows, keys, dim, value_dim, heads, kv_heads, dtype=dtype)
+    bools = torch.rand(rows, keys) > 0.3
+    bools[0, : keys // 2] = False
+    floats = torch.randn(2, heads, rows, keys, dtype=dtype)
+
+    def function(q, k, v, bools, floats):
+        plain = attend(q, k, v, enable_gqa=True)
+        return plain, attend(q, k, v, bools, enable_gqa=True), attend(q, k, v, floats, enable_gqa=True, scale=0.3)
+
+    graphs = check(function, q, k, v, bools, floats, policy="mps", kernels=3)
+    assert sum(kernel.kind == "attention_combine" for kernel in graphs[0].kernels) == 3
+
+
+def test_long_caches_with_causal_rows_epilogues_and_rows_that_see_nothing():
+    q, k, v = qkv(4, 600, 32, heads=4, kv_heads=2)
+    nothing = torch.zeros(4, 600, dtype=torch.bool)
+    nothing[1:, 500:] = True
+
+    def function(q, k, v, nothing):
+        causal = F.gelu(attend(q, k, v, is_causal=True, enable_gqa=True)) + q
+        return causal, attend(q * 2, k, v, nothing, enable_gqa=True)
+
+    check(function, q, k, v, nothing, policy="mps", kernels=2)
+
+
+def test_what_a_mask_hides_may_be_anything():
+    q, k, v = qkv(1, 400, 64, heads=4, kv_heads=2, batch=(1,))
+    k[:, :, 300:], v[:, :, 300:] = torch.nan, torch.inf
+    mask = torch.arange(400) < 300
+    compiled = torch.compile(
+        lambda *call: attend(*call, enable_gqa=True), backend=compiler.backend, options={"policy_device": "mps"}
+    )
+    expected = attend(q, k[:, :, :300], v[:, :, :300], enable_gqa=True)
+    torch.testing.assert_close(compiled(q, k, v, mask.view(1, 400)), expected)
+
+
+def test_a_cache_that_begins_in_the_middle_of_a_word_and_is_written():
+    def function(q, k, v, new):
+        k[:, :, 5:6].copy_(new)
+        return attend(q, k, v)
+
+    q, k, v = qkv(1, 200, 64, heads=2, batch=(1,))
+    new, storage = torch.randn(1, 2, 1, 64), torch.zeros(k.numel() + 1)
+    compiled = torch.compile(function, backend=compiler.backend, dynamic=False, options={"policy_device": "mps"})
+    for offset in (0, 1):
+        cache = storage[offset : offset + k.numel()].view_as(k).copy_(k)
+        expected = k.clone()
+        torch.testing.assert_close(compiled(q, cache, v, new), function(q, expected, v, new))
+        torch.testing.assert_close(cache, expected)

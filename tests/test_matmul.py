@@ -183,7 +183,7 @@ def test_a_norm_is_computed_by_the_products_that_read_it(norm, dtype):
         row = NORMS[norm](x + other, g)
         return F.linear(row, a), F.silu(F.linear(row, b)) * F.linear(row, c)
 
-    for depth in (8, 72, 1000, 2048):
+    for depth in (8, 1000):
         x, other, g = (torch.randn(*shape, dtype=dtype) for shape in ((1, depth), (1, depth), (depth,)))
         weights = [torch.randn(columns, depth, dtype=dtype) / depth**0.5 for columns in (70, 33, 33)]
         graphs = check(function, x, other, g, *weights, policy="mps", templates=1)

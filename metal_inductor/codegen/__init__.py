@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from metal_inductor.codegen.attention import AttentionBuilder
 from metal_inductor.codegen.kernel import KernelBuilder, KernelSource, library
 from metal_inductor.codegen.product import ProductBuilder
-from metal_inductor.codegen.template import AttentionBuilder
 from metal_inductor.ir import Buffer, ComputeNode, ExternNode
 from metal_inductor.schedule import Kernel, is_product, memory_of
 
@@ -24,7 +24,6 @@ def build_sources(
                 readers.setdefault(memory_of(buffers, name), set()).add(position)
     lasting = {memory_of(buffers, name) for name in outputs}
     lasting |= {name for name, buffer in buffers.items() if buffer.kind in ("input", "constant")}
-    mutated = frozenset(name for kernel in kernels for name in kernel.writes() if buffers[name].kind == "input")
     steps: list[KernelSource | ExternNode] = []
     for position, kernel in enumerate(kernels):
         if isinstance(kernel.head, ExternNode):
@@ -36,10 +35,11 @@ def build_sources(
             if memory_of(buffers, name) in lasting or readers.get(name, set()) - {position} or _mutates(kernel, name)
         }
         if is_product(kernel.head):
-            steps.append(ProductBuilder(kernel, buffers, kept, device, mutated).build())
+            steps.append(ProductBuilder(kernel, buffers, kept, device).build())
+        elif kernel.head is not None:
+            steps += AttentionBuilder(kernel, buffers, kept, device).build()
         else:
-            builder = KernelBuilder if kernel.head is None else AttentionBuilder
-            steps.append(builder(kernel, buffers, kept, device).build())
+            steps.append(KernelBuilder(kernel, buffers, kept, device).build())
     return steps
 
 

@@ -22,9 +22,7 @@ DEPTH = ir.reduction_symbol(0)
 class ProductBuilder:
     """Builds the kernel of one or more parts: each a product, or products of one shape that share threads."""
 
-    def __init__(
-        self, kernel: Kernel, buffers: dict[str, Buffer], kept: set[str], device: str, mutated: frozenset[str]
-    ) -> None:
+    def __init__(self, kernel: Kernel, buffers: dict[str, Buffer], kept: set[str], device: str) -> None:
         parts = kernel.parts or [kernel]
         self.kernel = kernel
         self.signature = Signature(buffers)
@@ -36,9 +34,6 @@ class ProductBuilder:
         self.depth = head.parameters["depth"]
         self.dtype = head.operands["b"].dtype
         self.layout = weight_layout(head)
-        # A caller's tensor may begin anywhere. It is then copied before the call, which one that is written cannot be.
-        if self.layout == "words" and not kernel.prologue and mutated & {view.buffer for view in self._operands()}:
-            self.layout = "depth"
         columns = sympy.Add(*(part.head.sizes[1] for part in self.parts))
         most = max(len(part.heads) for part in self.parts)
         self.tiling = policy.product_tiling(

@@ -1,16 +1,14 @@
-"""Decode attention with its fused epilogue; what kernels with a template of their own have in common."""
+"""What kernels with a template of their own have in common: their heads, and the epilogues fused to them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import sympy
-import torch
 
-from metal_inductor import ir, policy
-from metal_inductor.codegen import ops
+from metal_inductor import ir
 from metal_inductor.codegen.emitter import Emitter, Signature, to_storage
-from metal_inductor.codegen.kernel import KernelSource, finish, needs_long, place_member, store_member
+from metal_inductor.codegen.kernel import needs_long, place_member, store_member
 from metal_inductor.ir import Buffer, TemplateNode
 from metal_inductor.schedule import Kernel
 
@@ -53,48 +51,3 @@ class TemplateBuilder:
             if member.kept:
                 store_member(emitter, member)
         return emitter.pop()
-
-
-class AttentionBuilder(TemplateBuilder):
-    """Attention of few query rows."""
-
-    def __init__(self, kernel: Kernel, buffers: dict[str, Buffer], kept: set[str], device: str) -> None:
-        super().__init__(kernel, buffers, kept, Signature(buffers))
-        self.device = device
-
-    def build(self) -> KernelSource:
-        head, row, dim = ir.index_symbols(3)
-        key = ir.reduction_symbol(0)
-        parameters = self.head.parameters
-        self.ranges[key] = parameters["keys"]
-        self.ranges[dim] = max(parameters["dim"], parameters["value_dim"])
-        emitter = self.emitter({head: "head", row: "row", dim: "d", key: "key"})
-        emitter.inner_symbols = {dim, key}
-        operands = self.head.operands
-        query = self._operand(emitter, operands["query"], {})
-        keys = self._operand(emitter, operands["key"], {row: key})
-        values = self._operand(emitter, operands["value"], {row: key})
-        mask = self._operand(emitter, operands["mask"], {dim: key}) if "mask" in operands else None
-        epilogue = self.epilogue(emitter)
-        tiling = policy.attention_tiling(parameters["dim"], parameters["keys"], self.device)
-        total = sympy.sympify(parameters["heads"]) * parameters["length"]
-        one = sympy.Integer(1)
-        if tiling.lanes == 1:
-            threads, group = (total, one, one), (tiling.rows_per_group, 1, 1)
-        else:
-            threads = (sympy.Integer(tiling.lanes), sympy.Integer(tiling.splits), total)
-            group = (tiling.lanes, tiling.splits, 1)
-        return finish(
-            "attention_decode", "attention_decode.metal.j2", self.signature, threads, group, self.kernel.members(),
-            index_type=self.index_type, tiling=tiling, length=parameters["length"], dim=parameters["dim"],
-            value_dim=parameters["value_dim"], keys=emitter.index(sympy.sympify(parameters["keys"])),
-            scale=ops.format_constant(parameters["scale"], torch.float32), causal=parameters["causal"],
-            mask_is_bool=parameters["mask_dtype"] is not None and not parameters["mask_dtype"].is_floating_point,
-            query=query, key=keys, value=values, mask=mask, before=emitter.take_lines(), epilogue=epilogue,
-        )  # fmt: skip
-
-    def _operand(self, emitter: Emitter, body: ir.Expr, renamed: dict[sympy.Symbol, sympy.Symbol]) -> dict[str, Any]:
-        """Statements that load one element, and the variable that holds it."""
-        emitter.push()
-        value = emitter.value(ir.substitute(body, renamed))
-        return {"lines": emitter.pop(), "value": value}

@@ -59,6 +59,7 @@ class Executor:
         self.dispatches = [step for step in plan.steps if isinstance(step, KernelSource)]
         self.slots = self._assign_slots()
         self.aligned = frozenset().union(*(step.aligned for step in self.dispatches))
+        self.written = frozenset().union(*(step.written for step in self.dispatches))
         self.static = not plan.symbols
         self.checks_indices = device.reports_errors and any(step.uses_errors for step in self.dispatches)
         made = {name for step in plan.steps if isinstance(step, ExternNode) for name in step.outputs}
@@ -112,6 +113,7 @@ class Instance:
         self.tensors: dict[str, torch.Tensor] = {}
         self._arena_tensors: dict[str, torch.Tensor] = {}
         self._layout_key: Any = None
+        self._copies: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # input, and the aligned copy in its place
         self._graveyard: list[torch.Tensor] = []  # dead, but committed dispatches may still read it
         self._build_list()
 
@@ -174,6 +176,8 @@ class Instance:
                 dispatch += end - begin
             self._let_die(begin, end)
         self._check_errors()
+        if self._copies:
+            self._copy_back()
         return [self._output(item) for item in executor.outputs]
 
     def _bind_inputs(self, args: Sequence[Any]) -> None:
@@ -183,7 +187,7 @@ class Instance:
                 if item in self.executor.negated_inputs:
                     value = value.resolve_neg()
                 if item in aligned and value.data_ptr() % WORD_BYTES:
-                    value = value.clone()
+                    value = self._aligned_copy(item, value)
                 tensors[item] = value
                 slot = slots.get(item)
                 if slot is not None:
@@ -192,6 +196,19 @@ class Instance:
                 self.sizes.bind(item, value)
         if not self.executor.static:
             self._bind_shape_symbols()
+
+    def _aligned_copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of an input that begins in the middle of a word; what the graph writes there is copied back."""
+        copy = tensor.clone()
+        if name in self.executor.written:
+            self._copies.append((name, tensor, copy))
+        return copy
+
+    def _copy_back(self) -> None:
+        for name, tensor, copy in self._copies:
+            tensor.copy_(copy)
+            self.tensors[name] = tensor
+        self._copies.clear()
 
     def _bind_shape_symbols(self) -> None:
         """Symbols that no scalar input carries are read off the inputs' shapes."""
@@ -342,6 +359,7 @@ class Instance:
         """Drops every reference to the caller's memory."""
         self.executor.device.drain()
         self._graveyard.clear()
+        self._copies.clear()
         self.tensors = dict(self.constant_tensors)
         if not self.executor.static:
             self.sizes = Sizes()

@@ -19,3 +19,21 @@ template <> inline float dot_word<bfloat>(uint4 a, uint4 b, float sum) {
     }
     return sum;
 }
+// The elements of 16 bytes.
+template <typename T> inline void unpack_word(uint4 word, thread float* elements);
+template <> inline void unpack_word<float>(uint4 word, thread float* elements) {
+    for (int i = 0; i < 4; ++i) elements[i] = as_type<float>(word[i]);
+}
+template <> inline void unpack_word<half>(uint4 word, thread float* elements) {
+    for (int i = 0; i < 4; ++i) {
+        const half2 pair = as_type<half2>(word[i]);
+        elements[2 * i] = float(pair.x);
+        elements[2 * i + 1] = float(pair.y);
+    }
+}
+template <> inline void unpack_word<bfloat>(uint4 word, thread float* elements) {
+    for (int i = 0; i < 4; ++i) {
+        elements[2 * i] = as_type<float>(word[i] << 16);
+        elements[2 * i + 1] = as_type<float>(word[i] & 0xffff0000u);
+    }
+}
