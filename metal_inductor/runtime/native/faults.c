@@ -32,11 +32,10 @@ static void fault_handler(int signal, SignalInfo *info, void *context) {
     fault_pass_on(signal, info, context);
     return;
   }
-  void *unused;
   guarded_core = NULL;
   core->fault_signal = (uint32_t)signal;
   core->fault_address = info->code == SI_KERNEL ? ~0ul : (uint64_t)info->address; /* x86 keeps addresses beyond 48 bits secret */
-  msl_switch(&unused, core->home, NULL);
+  msl_leave(core->home, NULL);
 }
 
 /* Signals stay unmasked in the handler, because it does not return. */
