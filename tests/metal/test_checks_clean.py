@@ -104,6 +104,17 @@ kernel void one_outside(device float* out, uint3 at [[thread_position_in_grid]],
   out[(last ? 1000000u : 0u) + at.x + grid.x * (at.y + grid.y * at.z)] = 1;
 }
 
+kernel void swapped(device float* a, device float* b, constant uint& rounds, uint i [[thread_position_in_grid]]) {
+  device float* from = a;
+  device float* to = b;
+  for (uint k = 0; k < rounds; k++) {
+    to[i] = from[i] + 1;
+    device float* other = from;
+    from = to;
+    to = other;
+  }
+}
+
 kernel void zeroed(device float* out, uint i [[thread_position_in_threadgroup]]) {
   threadgroup float sums[64] = {0};
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -207,3 +218,14 @@ def test_grids_of_every_shape(library, grid):
     assert report.thread.threadgroup == tuple((size - 1) // width for size, width in zip(grid, group))
     assert report.thread.position == tuple((size - 1) % width for size, width in zip(grid, group))
     assert out.sum() == len(out) - 1
+
+
+def test_pointers_that_change_places(library):
+    """In a loop each of the two may point to either buffer, whose ends differ."""
+    a, b = torch.zeros(64), torch.zeros(32)
+    library.swapped(a, b, 4, threads=32, group_size=32, checks=True)
+    assert a[:32].tolist() == [4.0] * 32 and b.tolist() == [3.0] * 32
+    with pytest.raises(MetalCheckError) as caught:
+        library.swapped(a, b, 1, threads=64, group_size=64, checks=True)
+    (report,) = caught.value.reports
+    assert report.kind == "bounds" and report.address == "argument 'b' + 128 bytes (b[32])"
