@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import re
 
 from .kernel_parser import split_at_commas
@@ -48,11 +47,10 @@ def rewrite_parameters(tokens: Tokens, outline: Outline) -> None:
     A constant reference to the thread's memory becomes a value, because it may bind to a temporary, which here is in no
     address space; not so where overloads of a function differ in address space.
     """
-    definitions = collections.Counter((f.name, f.record_begin) for f in outline.functions)
+    elsewhere = {_overload_set(f) for f in outline.functions if _refers_elsewhere(tokens, f)}
     for function in outline.functions:
         close = tokens.closing(function.parameters)
-        single = definitions[function.name, function.record_begin] == 1
-        single &= function.name not in ("operator", function.record)
+        single = _overload_set(function) not in elsewhere and function.name not in ("operator", function.record)
         for begin, end in split_at_commas(tokens, tokens.after(function.parameters), close):
             places = {tokens[i]: i for i in tokens.words(begin, end)}
             if "[" in places and not _SPACES & set(places) and "=" not in places:
@@ -60,6 +58,20 @@ def rewrite_parameters(tokens: Tokens, outline: Outline) -> None:
             elif single and {"const", "thread", "&"} <= set(places) and not {"*", "(", "["} & set(places):
                 for word in ("thread", "&"):
                     tokens.items[places[word]] = ""
+
+
+def _overload_set(function: Function) -> tuple[tuple[str, ...], int | None, str]:
+    return function.scope, function.record_begin, function.name
+
+
+def _refers_elsewhere(tokens: Tokens, function: Function) -> bool:
+    """Whether a parameter is a reference to other memory than the thread's."""
+    close = tokens.closing(function.parameters)
+    for begin, end in split_at_commas(tokens, tokens.after(function.parameters), close):
+        words = {tokens[i] for i in tokens.words(begin, end)}
+        if "&" in words and words & {"device", "constant", "threadgroup"}:
+            return True
+    return False
 
 
 def rewrite_swizzles(tokens: Tokens, outline: Outline) -> None:
@@ -331,7 +343,9 @@ def rewrite_strings(tokens: Tokens, outline: Outline) -> None:
 
 
 def _is_value(tokens: Tokens, i: int) -> bool:
-    """Whether a string is not the operand of a declaration or pragma."""
+    """Whether a string is not the operand of a declaration, a pragma or sizeof."""
+    if tokens[tokens.before(tokens.before(i))] == "sizeof":
+        return False
     while i >= 0 and tokens[i] not in (";", "{", "}"):
         if tokens[i] in ("static_assert", "_Pragma", "extern", "__attribute__"):
             return False
