@@ -69,6 +69,7 @@ def test_a_decoding_step_is_clean(all_checks):
         )
 
 
+@pytest.mark.slow
 def test_training_is_clean(all_checks):
     model = torch.nn.Sequential(
         torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.LayerNorm(24), torch.nn.Linear(24, 5)
