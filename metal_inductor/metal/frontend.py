@@ -7,6 +7,8 @@ import pathlib
 import re
 from collections.abc import Container, Mapping, Sequence
 
+from metal_inductor import policy
+
 from . import clang, places, rewrite, strict_types, strictness, threadgroup_memory
 from .entry_points import cuda_entry_point, entry_points
 from .kernel_info import DEFAULT_MAX_THREADS, MAX_THREADGROUP_BYTES, KernelInfo
@@ -72,15 +74,18 @@ class Draft:
     target: str
     kernels: tuple[KernelInfo, ...]
     definitions: str
-    entries: list[str]
+    entries: list[tuple[str, str]]  # function and text of each
     suspicious: bool
 
     def text(self) -> str:
-        return _assemble(self.tokens.join(), self.tokens.name, self.definitions, self.entries)
+        entries = [text for _, text in self.entries]
+        return _assemble(self.tokens.join(), self.tokens.name, self.definitions, entries)
 
     def text_for_analysis(self) -> str:
-        """The same with lines counted as in `places.flat_text`, in a file `strict_types.FILE`."""
-        return _assemble(places.flat_text(self.tokens), strict_types.FILE, self.definitions, self.entries)
+        """The same with lines counted as in `places.flat_text`, in a file `strict_types.FILE`, and few instances."""
+        chosen = policy.instances_to_check([function for function, _ in self.entries])
+        entries = [self.entries[number][1] for number in chosen]
+        return _assemble(places.flat_text(self.tokens), strict_types.FILE, self.definitions, entries)
 
     def check_types(self) -> None:
         """Raises MetalSyntaxError for the first violation that shows in types alone."""
@@ -132,7 +137,8 @@ def rewritten(
             entry = cuda_entry_point(info, expression, size != 0, kernel.function.qualified_name in zeroing)
         else:
             entry = entry_points(info, expression, size != 0, in_registers)
-        entries.append(f"namespace {'::'.join(scope)} {{\n{entry}}}\n" if scope else entry)
+        entry = f"namespace {'::'.join(scope)} {{\n{entry}}}\n" if scope else entry
+        entries.append((kernel.function.qualified_name, entry))
     definitions = _constant_definitions(constant_numbers, constants or {})
     return Draft(tokens, target, tuple(infos), definitions, entries, suspicious)
 
