@@ -21,13 +21,18 @@ _UNKNOWN: Origin = ("unknown", 0, 0)
 _NOTHING = ("null", "poison", "undef", "zeroinitializer")
 _ARITHMETIC = ("add", "sub", "or", "and")
 
-_TYPE = r"(?:<\d+ x [^>]*>|\[[^\]]*\]|\{[^}]*\}|%\"[^\"]*\"|%[\w.$-]+|ptr addrspace\(\d+\)|\w+)"
-_POINTER = r"ptr addrspace\((?P<space>\d)\)(?P<attributes>(?: [a-z_]+(?:\(\d+\))?)*?(?: align (?P<pointer_align>\d+))?(?: [a-z_]+(?:\(\d+\))?)*?) (?P<pointer>%[\w.$-]+|%\"[^\"]*\")"  # noqa: E501
+_NAME = r"(?:%[\w.$-]+|%\"[^\"]*\")"
+_TYPE = rf"(?:<\d+ x [^>]*>|\[[^\]]*\]|\{{[^}}]*\}}|ptr addrspace\(\d+\)|\w+|{_NAME})"
+_ATTRIBUTES = r"(?: [a-z_]+(?:\(\d+\))?)*?"
+_POINTER = (
+    rf"ptr addrspace\((?P<space>\d)\){_ATTRIBUTES}(?: align (?P<pointer_align>\d+))?{_ATTRIBUTES} (?P<pointer>{_NAME})"
+)
 _LOAD = re.compile(rf"^  %\S+ = load (?P<atomic>atomic )?(?:volatile )?(?P<type>{_TYPE}), {_POINTER}")
 _STORE = re.compile(rf"^  store (?P<atomic>atomic )?(?:volatile )?(?P<type>{_TYPE}) .*?, {_POINTER}")
 _UPDATE = re.compile(
     rf"^  %\S+ = (?P<atomic>atomicrmw|cmpxchg) (?:weak )?(?:volatile )?(?:[a-z]+ )?{_POINTER}, (?P<type>{_TYPE}) "
 )
+_ACCESS = re.compile(r"^  (?:%\S+ = )?(?:load|store|atomicrmw|cmpxchg) .*ptr addrspace\([1345]\) %[^,]+, align ")
 _COPY = re.compile(r"^  (?:tail |musttail )?call void @llvm\.mem(?:cpy|move|set)[.\w]*\(")
 _COPY_BYTES = re.compile(r", i64 (\d+), i1 ")
 _COPY_POINTER = re.compile(_POINTER)
@@ -42,8 +47,8 @@ _BARRIER = re.compile(
     r"^(?P<head>  (?:tail )?call void @msl_check_(?:threadgroup|simdgroup)_barrier\(i32 [^,]*, i32 (?:noundef )?)0\)"
 )
 _MARK = re.compile(r"@msl_check_(?:buffer|threadgroup_argument|variable|fence)\(")
-_DEFINITION = re.compile(r"^  (%[\w.$-]+|%\"[^\"]*\") = (.*)$")
-_OPERAND = re.compile(r"%[\w.$-]+|%\"[^\"]*\"|@[\w.$-]+|@\"[^\"]*\"|\bnull\b|\bpoison\b|\bundef\b|\bzeroinitializer\b")
+_DEFINITION = re.compile(rf"^  ({_NAME}) = (.*)$")
+_OPERAND = re.compile(_NAME + r"|@[\w.$-]+|@\"[^\"]*\"|\bnull\b|\bpoison\b|\bundef\b|\bzeroinitializer\b")
 _VARIABLE = re.compile(r"@msl_check_variable\(.*?(@[\w.$-]+), i64 (?:noundef )?(\d+), i64 (?:noundef )?(\d+)\)")
 _ARGUMENT = re.compile(r"@msl_check_(buffer|threadgroup_argument)\(.*?, i32 (?:noundef )?(\d+)\)")
 _TEXT = re.compile(r'^(@[\w.$-]+) = .*? c"([^"]*)\\00"', re.M)
@@ -127,6 +132,8 @@ def _accesses(line: str) -> list[tuple[int, int, int, re.Match]]:
             align = _ALIGN.search(line, match.end())
             kind |= ATOMIC if match["atomic"] else 0
             return [(kind, _bytes(match["type"]), int(align[1]) if align else 1, match)]
+    if _ACCESS.match(line):
+        raise RuntimeError(f"an access in a form that the run-time checks do not know: {line.strip()}")
     if not _COPY.match(line):
         return []
     size = _COPY_BYTES.search(line)
