@@ -196,7 +196,7 @@ def test_atomics():
         " atomic_fetch_or_explicit(u, 1u << (t & 31), memory_order_relaxed);"
         " atomic_fetch_xor_explicit(u + 1, t, memory_order_relaxed);"
         " atomic_fetch_add_explicit(f, a[t], memory_order_relaxed);"
-        " atomic_fetch_max_explicit(f + 1, a[t], memory_order_relaxed);"
+        " atomic_fetch_max_explicit((device atomic_int*)(f + 1), as_type<int>(a[t]), memory_order_relaxed);"
         " atomic_max_explicit(l, ulong(t) << 33, memory_order_relaxed);"
         " float old = atomic_load_explicit(f + 2, memory_order_relaxed);"
         " while (!atomic_compare_exchange_weak_explicit(f + 2, &old, old + 2.0f, memory_order_relaxed,"
