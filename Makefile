@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install -qq
 PINS := requirements/pins.txt requirements/weights.txt pyproject.toml
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint device clean
 
 demo: $(STAMP)
 	$(BIN)/python -m metal_inductor demo
@@ -18,6 +18,13 @@ test: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# On a machine with an NVIDIA GPU, with the packages that its $(PYTHON) has: all Metal tests on both devices, compiled
+# models against eager, and the measurements.
+device:
+	$(PYTHON) -m pytest tests/metal tests/runtime
+	$(PYTHON) -m benchmarks.device_check --device cuda
+	$(PYTHON) -m benchmarks.metal_cuda --out metal_cuda.json
 
 # The stamp is newer than the pins once they are installed, and changed pins install again.
 $(STAMP): $(PINS)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from metal_inductor import __version__, config
 from metal_inductor.demo import command as demo
+from metal_inductor.metal import command as metal
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,6 +23,10 @@ def parser() -> argparse.ArgumentParser:
     config_parser = commands.add_parser("config", help="the options and their values in force")
     config_parser.add_argument("--markdown", action="store_true", help="the table of options for the README")
     config_parser.set_defaults(run=_config)
+
+    metal_parser = commands.add_parser("metal", help="compile a Metal file, list its kernels, print what is wrong")
+    metal.add_arguments(metal_parser)
+    metal_parser.set_defaults(run=metal.main)
 
     cache_parser = commands.add_parser("cache", help="the kernel cache on disk")
     cache_parser.add_argument("action", choices=("info", "clear"))

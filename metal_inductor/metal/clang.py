@@ -67,13 +67,14 @@ def command() -> tuple[str, ...]:
 
 
 @functools.cache
-def _target_flags() -> tuple[str, ...]:
-    machine = platform.machine().lower()
-    if machine in ("x86_64", "amd64"):
-        return ("-target", "x86_64-linux-gnu", "-march=native")
-    if machine in ("aarch64", "arm64"):
-        return ("-target", "aarch64-linux-gnu", "-mcpu=native")
-    raise RuntimeError(f"Metal kernels do not compile for {machine!r}; supported are x86_64 and aarch64")
+def _target_flags(machine: str | None = None) -> tuple[str, ...]:
+    """Flags for this machine's CPU, or for any CPU of the kind that `machine` names."""
+    name = (machine or platform.machine()).lower()
+    if name in ("x86_64", "amd64"):
+        return ("-target", "x86_64-linux-gnu", "-march=x86-64-v3" if machine else "-march=native")
+    if name in ("aarch64", "arm64"):
+        return ("-target", "aarch64-linux-gnu", "-mcpu=generic" if machine else "-mcpu=native")
+    raise RuntimeError(f"Metal kernels do not compile for {name!r}; supported are x86_64 and aarch64")
 
 
 @functools.cache
@@ -118,6 +119,15 @@ def compile_cpu(translation_text: str) -> bytes:
     return _build(flags, translation_text)
 
 
+def compile_object(text: str, machine: str, *, runtime: bool = False) -> bytes:
+    """Compiles for another kind of CPU, 'x86_64' or 'aarch64', to an object file that a program can be linked from.
+
+    text: that of a Translation for 'cpu' or, with runtime=True, C that needs no header. Raises MetalSyntaxError.
+    """
+    language = ("-x", "c", "-std=gnu11", "-nostdinc") if runtime else (*_LANGUAGE_FLAGS, *_NUMERIC_FLAGS)
+    return _run([*command(), *_target_flags(machine), *language, *_CODE_FLAGS, "-c", "-", "-o", "-"], text)
+
+
 def assembly_cpu(translation_text: str) -> str:
     """The text of a Translation in this machine's assembly language, quickly compiled. Raises MetalSyntaxError."""
     flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, "-O1", "-S")
@@ -129,9 +139,9 @@ def compile_cpu_checked(translation_text: str) -> tuple[bytes, instrumentation.I
     optimised = (*_target_flags(), "-w", "-x", "ir", "-O1", "-fPIC")
     flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *_CHECKED_FLAGS)
     code = _run([*command(), *flags, "-", "-o", "-"], translation_text).decode()
-    inline = [*command(), *optimised, "-S", "-emit-llvm", "-", "-o", "-"]
-    code = instrumentation.drop_private_hooks(_run(inline, instrumentation.hook_accesses(code)).decode())
-    instrumented = instrumentation.number_sites(_run(inline, code).decode(), str(INCLUDE_DIRECTORY))
+    inline, library = [*command(), *optimised, "-S", "-emit-llvm", "-", "-o", "-"], str(INCLUDE_DIRECTORY)
+    code = instrumentation.drop_private_hooks(_run(inline, instrumentation.hook_accesses(code)).decode(), library)
+    instrumented = instrumentation.number_sites(_run(inline, code).decode(), library)
     return _build(optimised, instrumented.text), instrumented
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+
+from metal_inductor import policy
 
 from . import clang, places, rewrite, strict_types, strictness, threadgroup_memory
 from .entry_points import cuda_entry_point, entry_points
@@ -19,6 +21,8 @@ __all__ = ["MetalSyntaxError", "Translation", "translate"]
 
 _STANDARD_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(?:metal_\w+|simd/\w+\.h)>[^\n]*", re.M)
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?!pragma\b)\w", re.M)
+# Every access here reaches memory that all threads share, once a fence orders it.
+_COHERENCE = re.compile(r"\bcoherent[ \t]*\([ \t]*(?:device|system|threadgroup|simdgroup)[ \t]*\)")
 _LINE_MARKER = re.compile(r'^# (\d+) ("[^"\n]*").*$', re.M)
 _PREDEFINED = re.compile(r"\b__(?:METAL|HAVE|LINE|FILE|COUNTER)\w*__\b|\b_Pragma\b|\bMETAL_FUNC\b")
 
@@ -58,7 +62,8 @@ def translate(
 
 def tokenise(source: str, include_dirs: Sequence[str | pathlib.Path], name: str) -> Tokens:
     """The tokens of a text with its macros and includes expanded. Raises MetalSyntaxError."""
-    return Tokens(_preprocess(source, include_dirs, name), name)
+    text = _preprocess(source, include_dirs, name)
+    return Tokens(_COHERENCE.sub(lambda found: " " * len(found.group()), text), name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +74,18 @@ class Draft:
     target: str
     kernels: tuple[KernelInfo, ...]
     definitions: str
-    entries: list[str]
+    entries: list[tuple[str, str]]  # function and text of each
     suspicious: bool
 
     def text(self) -> str:
-        return _assemble(self.tokens.join(), self.tokens.name, self.definitions, self.entries)
+        entries = [text for _, text in self.entries]
+        return _assemble(self.tokens.join(), self.tokens.name, self.definitions, entries)
 
     def text_for_analysis(self) -> str:
-        """The same with lines counted as in `places.flat_text`, in a file `strict_types.FILE`."""
-        return _assemble(places.flat_text(self.tokens), strict_types.FILE, self.definitions, self.entries)
+        """The same with lines counted as in `places.flat_text`, in a file `strict_types.FILE`, and few instances."""
+        chosen = policy.instances_to_check([function for function, _ in self.entries])
+        entries = [self.entries[number][1] for number in chosen]
+        return _assemble(places.flat_text(self.tokens), strict_types.FILE, self.definitions, entries)
 
     def check_types(self) -> None:
         """Raises MetalSyntaxError for the first violation that shows in types alone."""
@@ -105,11 +113,12 @@ def rewritten(
     zeroing = {k.function.qualified_name for k in kernels if threadgroup_memory.has_initialisers(tokens, k.function)}
     sizes = {k.function.qualified_name: threadgroup_memory.place_variables(tokens, k.function) for k in kernels}
     constant_numbers = _rewrite_language(tokens, outline)
+    memory = {name for name, size in sizes.items() if size != 0}
     for kernel in kernels:
-        if sizes[kernel.function.qualified_name] != 0:
+        if kernel.function.qualified_name in memory:
             _add_memory_parameter(tokens, kernel)
     infos, entries = [], []
-    for host_name, expression, scope, kernel in _named_kernels(tokens, outline, kernels, instantiations):
+    for host_name, expression, scope, kernel in _named_kernels(tokens, outline, kernels, instantiations, memory):
         size = sizes[kernel.function.qualified_name]
         info = KernelInfo(
             name=host_name,
@@ -128,7 +137,8 @@ def rewritten(
             entry = cuda_entry_point(info, expression, size != 0, kernel.function.qualified_name in zeroing)
         else:
             entry = entry_points(info, expression, size != 0, in_registers)
-        entries.append(f"namespace {'::'.join(scope)} {{\n{entry}}}\n" if scope else entry)
+        entry = f"namespace {'::'.join(scope)} {{\n{entry}}}\n" if scope else entry
+        entries.append((kernel.function.qualified_name, entry))
     definitions = _constant_definitions(constant_numbers, constants or {})
     return Draft(tokens, target, tuple(infos), definitions, entries, suspicious)
 
@@ -153,18 +163,29 @@ def _rewrite_language(tokens: Tokens, outline: Outline) -> dict[str, int]:
     rewrite.erase_attributes(tokens)
     rewrite.rewrite_constants(tokens, outline)
     rewrite.rewrite_parameters(tokens, outline)
+    rewrite.rewrite_function_arguments(tokens, outline)
     rewrite.rewrite_strings(tokens, outline)
     rewrite.rewrite_method_spaces(tokens, outline)
     rewrite.rewrite_swizzles(tokens, outline)
     rewrite.rewrite_literals(tokens)
     rewrite.rewrite_conditionals(tokens)
     rewrite.rewrite_unions(tokens, outline)
+    rewrite.rewrite_added_constants(tokens)
     rewrite.rename_reserved(tokens)
     return numbers
 
 
-def _named_kernels(tokens: Tokens, outline: Outline, kernels: list[Kernel], instantiations: list[Instantiation]):
-    """(host name, expression, namespaces it is written in, kernel) of every kernel that a host can call."""
+def _named_kernels(
+    tokens: Tokens,
+    outline: Outline,
+    kernels: list[Kernel],
+    instantiations: list[Instantiation],
+    memory: Container[str],
+):
+    """(host name, expression, namespaces it is written in, kernel) of every kernel that a host can call.
+
+    memory: the kernels that are given the memory of threadgroup variables.
+    """
     by_name = {k.function.name: k for k in kernels}
     seen: set[str] = set()
     for kernel in kernels:
@@ -179,7 +200,17 @@ def _named_kernels(tokens: Tokens, outline: Outline, kernels: list[Kernel], inst
             raise tokens.error(
                 instance.begin, f"'{instance.function}' is not a kernel of this library; its kernels are: {valid}"
             )
-        yield _unique(tokens, kernel, instance.name, seen), instance.expression, instance.scope, kernel
+        yield _unique(tokens, kernel, instance.name, seen), _instance(instance, kernel, memory), instance.scope, kernel
+
+
+def _instance(instance: Instantiation, kernel: Kernel, memory: Container[str]) -> str:
+    """The function of an instantiation. Without template arguments its type chooses them."""
+    if instance.parameters is None:
+        return instance.expression
+    parameters = instance.parameters
+    if kernel.function.qualified_name in memory:
+        parameters = f"threadgroup char *{',' if parameters else ''}{parameters}"
+    return f"static_cast<void (*)({parameters})>({instance.expression})"
 
 
 def _unique(tokens: Tokens, kernel: Kernel, host_name: str, seen: set[str]) -> str:

@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 READ, WRITE, ATOMIC = 1, 2, 4
 BASES = ("unknown", "buffer", "threadgroup argument", "threadgroup variable")  # Site.base, numbered as in checks.c
 _SPACES = ("1", "3", "4", "5")  # constant, threadgroup, any, device; thread memory has none
-_SKIPPED = ("stack", "runtime", "global")
+Origin = tuple[str, int, int]  # one of BASES or _SKIPPED, index or offset, bytes of a variable
+_SKIPPED = ("stack", "runtime", "global")  # needs no hook
+_UNKNOWN: Origin = ("unknown", 0, 0)
+_NOTHING = ("null", "poison", "undef", "zeroinitializer")
+_ARITHMETIC = ("add", "sub", "or", "and")
 
-_TYPE = r"(?:<\d+ x [^>]*>|\[[^\]]*\]|\{[^}]*\}|%\"[^\"]*\"|%[\w.$-]+|ptr addrspace\(\d+\)|\w+)"
-_POINTER = r"ptr addrspace\((?P<space>\d)\)(?P<attributes>(?: [a-z_]+(?:\(\d+\))?)*?(?: align (?P<pointer_align>\d+))?(?: [a-z_]+(?:\(\d+\))?)*?) (?P<pointer>%[\w.$-]+|%\"[^\"]*\")"  # noqa: E501
+_NAME = r"(?:%[\w.$-]+|%\"[^\"]*\")"
+_TYPE = rf"(?:<\d+ x [^>]*>|\[[^\]]*\]|\{{[^}}]*\}}|ptr addrspace\(\d+\)|\w+|{_NAME})"
+_ATTRIBUTES = r"(?: [a-z_]+(?:\(\d+\))?)*?"
+_POINTER = (
+    rf"ptr addrspace\((?P<space>\d)\){_ATTRIBUTES}(?: align (?P<pointer_align>\d+))?{_ATTRIBUTES} (?P<pointer>{_NAME})"
+)
 _LOAD = re.compile(rf"^  %\S+ = load (?P<atomic>atomic )?(?:volatile )?(?P<type>{_TYPE}), {_POINTER}")
 _STORE = re.compile(rf"^  store (?P<atomic>atomic )?(?:volatile )?(?P<type>{_TYPE}) .*?, {_POINTER}")
 _UPDATE = re.compile(
     rf"^  %\S+ = (?P<atomic>atomicrmw|cmpxchg) (?:weak )?(?:volatile )?(?:[a-z]+ )?{_POINTER}, (?P<type>{_TYPE}) "
 )
+_ACCESS = re.compile(r"^  (?:%\S+ = )?(?:load|store|atomicrmw|cmpxchg) .*ptr addrspace\([1345]\) %[^,]+, align ")
 _COPY = re.compile(r"^  (?:tail |musttail )?call void @llvm\.mem(?:cpy|move|set)[.\w]*\(")
 _COPY_BYTES = re.compile(r", i64 (\d+), i1 ")
 _COPY_POINTER = re.compile(_POINTER)
@@ -38,8 +47,8 @@ _BARRIER = re.compile(
     r"^(?P<head>  (?:tail )?call void @msl_check_(?:threadgroup|simdgroup)_barrier\(i32 [^,]*, i32 (?:noundef )?)0\)"
 )
 _MARK = re.compile(r"@msl_check_(?:buffer|threadgroup_argument|variable|fence)\(")
-_DEFINITION = re.compile(r"^  (%[\w.$-]+|%\"[^\"]*\") = (.*)$")
-_OPERAND = re.compile(r"%[\w.$-]+|%\"[^\"]*\"|@[\w.$-]+|@\"[^\"]*\"|\bnull\b|\bpoison\b|\bundef\b|\bzeroinitializer\b")
+_DEFINITION = re.compile(rf"^  ({_NAME}) = (.*)$")
+_OPERAND = re.compile(_NAME + r"|@[\w.$-]+|@\"[^\"]*\"|\bnull\b|\bpoison\b|\bundef\b|\bzeroinitializer\b")
 _VARIABLE = re.compile(r"@msl_check_variable\(.*?(@[\w.$-]+), i64 (?:noundef )?(\d+), i64 (?:noundef )?(\d+)\)")
 _ARGUMENT = re.compile(r"@msl_check_(buffer|threadgroup_argument)\(.*?, i32 (?:noundef )?(\d+)\)")
 _TEXT = re.compile(r'^(@[\w.$-]+) = .*? c"([^"]*)\\00"', re.M)
@@ -65,11 +74,12 @@ def hook_accesses(text: str) -> str:
     return "\n".join([*_hooked(text.split("\n")), *lines]) + "\n"
 
 
-def drop_private_hooks(text: str) -> str:
+def drop_private_hooks(text: str, library_folder: str) -> str:
     """After inlining: what points to thread memory, to constants or to the runtime's own memory loses its hook."""
+    debug = _Debug(text, library_folder)
     result: list[str] = []
     for function in _functions(text):
-        origins = _Origins(function, {})
+        origins = _Origins(function, debug)
         result += [_without_private_hook(line, origins) for line in function]
     return "\n".join(result)
 
@@ -79,13 +89,14 @@ def number_sites(text: str, library_folder: str) -> Instrumented:
 
     library_folder: lines of files in it are those of the standard library; the user's line that led there counts.
     """
-    places = _Places(_Debug(text, library_folder))
+    debug = _Debug(text, library_folder)
+    places = _Places(debug)
     names = dict(_TEXT.findall(text))
     sites: list[tuple[int, ...]] = []
     variables: dict[tuple[str, int, str], None] = {}
     result: list[str] = []
     for function in _functions(text):
-        origins = _Origins(function, names)
+        origins = _Origins(function, debug, names)
         result += [_numbered(line, origins, places, sites) for line in function]
         variables.update(dict.fromkeys(origins.variables()))
     return Instrumented("\n".join(result) + _table(sites), places.shown, list(variables))
@@ -121,6 +132,8 @@ def _accesses(line: str) -> list[tuple[int, int, int, re.Match]]:
             align = _ALIGN.search(line, match.end())
             kind |= ATOMIC if match["atomic"] else 0
             return [(kind, _bytes(match["type"]), int(align[1]) if align else 1, match)]
+    if _ACCESS.match(line):
+        raise RuntimeError(f"an access in a form that the run-time checks do not know: {line.strip()}")
     if not _COPY.match(line):
         return []
     size = _COPY_BYTES.search(line)
@@ -212,12 +225,12 @@ def _table(sites: list[tuple[int, ...]]) -> str:
 
 
 class _Origins:
-    """What the pointers of one function were computed from: (base, index or offset, bytes)."""
+    """What the pointers of one function were computed from."""
 
-    def __init__(self, function: list[str], names: dict[str, str]) -> None:
+    def __init__(self, function: list[str], debug: _Debug, names: Mapping[str, str] | None = None) -> None:
         self._definitions = dict(match.groups() for match in map(_DEFINITION.match, function) if match)
-        self._names = names
-        self._known: dict[str, tuple[str, int, int]] = {}
+        self._names = names or {}
+        self._parameters = "unknown" if debug.is_users(function[0]) else "runtime"
         definition = re.match(r"define .*?@([\w.$]+)\(", function[0])
         self._function = definition[1] if definition else ""
         self._variables: dict[int, str] = {}
@@ -226,58 +239,59 @@ class _Origins:
         """The function, offset and name of each threadgroup variable that was met."""
         return [(self._function, offset, name) for offset, name in self._variables.items()]
 
-    def of_hook(self, hook: re.Match) -> tuple[str, int, int]:
-        return self.of(_operand(hook["pointer"]))
+    def of_hook(self, hook: re.Match) -> Origin:
+        """The one origin of the hook's pointer; "unknown" where it may have several, unless all need no hook."""
+        origins = self._leaves(_operand(hook["pointer"]), set())
+        if len(origins) == 1 or (origins and all(origin[0] in _SKIPPED for origin in origins)):
+            return origins.pop()
+        return _UNKNOWN
 
-    def of(self, value: str) -> tuple[str, int, int]:
+    def _leaves(self, value: str, seen: set[str]) -> set[Origin]:
+        """Origins of a value, without those that it has through the values in `seen`."""
         if not value.startswith("%"):  # a variable at program scope, or a constant expression of one
-            return "global" if "@" in value else "unknown", 0, 0
-        if value not in self._known:
-            self._known[value] = ("", 0, 0)  # a value that depends on itself adds nothing to its own origin
-            self._known[value] = self._find(value)
-        return self._known[value]
-
-    def _find(self, value: str) -> tuple[str, int, int]:
+            return {("global", 0, 0)} if "@" in value else set() if value in _NOTHING else {_UNKNOWN}
+        if value in seen:
+            return set()
+        seen.add(value)
         text = self._definitions.get(value)
-        if text is None:  # a parameter: of an entry point, or of code of the standard library
-            return "runtime", 0, 0
+        if text is None:
+            return {(self._parameters, 0, 0)}
         operation = text.removeprefix("tail ").split(" ", 1)[0]
         if operation == "alloca":
-            return "stack", 0, 0
+            return {("stack", 0, 0)}
         if operation == "call":
-            return self._of_call(text)
-        operands = _OPERAND.findall(text.split(", !", 1)[0])
-        if operation == "getelementptr":
-            pointer = re.search(rf", ptr(?: addrspace\(\d+\))? ({_OPERAND.pattern})", text)
-            return self.of(pointer[1]) if pointer else ("unknown", 0, 0)
-        if operation in ("addrspacecast", "bitcast", "freeze", "ptrtoint", "inttoptr"):
-            return self.of(operands[0]) if operands else ("unknown", 0, 0)
-        if operation in ("phi", "select", "add", "sub", "or", "and"):
-            return self._common(operation, operands, text)
-        return "unknown", 0, 0
+            return self._of_call(text, seen)
+        sources = _sources(operation, text)
+        found = set().union(*(self._leaves(source, seen) for source in sources)) if sources else {_UNKNOWN}
+        if operation in _ARITHMETIC:  # on an address: the other operand is a distance
+            found = {origin for origin in found if origin[0] not in ("unknown", "runtime")} or {_UNKNOWN}
+        return found
 
-    def _of_call(self, text: str) -> tuple[str, int, int]:
+    def _of_call(self, text: str, seen: set[str]) -> set[Origin]:
         variable = _VARIABLE.search(text)
         if variable:
             self._variables[int(variable[2])] = self._names.get(variable[1], "?")
-            return BASES[3], int(variable[2]), int(variable[3])
+            return {("threadgroup variable", int(variable[2]), int(variable[3]))}
         argument = _ARGUMENT.search(text)
         if argument:
-            return BASES[1 if argument[1] == "buffer" else 2], int(argument[2]), 0
-        if "@msl_check_access_" in text:
-            return self.of(_OPERAND.findall(text)[1])
-        return ("runtime" if "@msl_" in text else "unknown"), 0, 0
+            return {("buffer" if argument[1] == "buffer" else "threadgroup argument", int(argument[2]), 0)}
+        hook = _HOOK.match(f"  %msl = {text}")
+        if hook:
+            return self._leaves(_operand(hook["pointer"]), seen)
+        return {("runtime", 0, 0)} if "@msl_" in text else {_UNKNOWN}
 
-    def _common(self, operation: str, operands: list[str], text: str) -> tuple[str, int, int]:
-        if operation == "phi":
-            operands = re.findall(r"\[ ([^,]+), ", text)
-        elif operation == "select":
-            operands = operands[1:]
-        origins = {self.of(operand) for operand in operands if operand[0] in "%@"}
-        origins = {origin for origin in origins if origin[0]}
-        if operation in ("add", "sub", "or", "and"):  # arithmetic on an address: the other operand is a distance
-            origins = {origin for origin in origins if origin[0] not in ("unknown", "runtime")}
-        return origins.pop() if len(origins) == 1 else ("unknown", 0, 0)
+
+def _sources(operation: str, text: str) -> list[str]:
+    """The operands that a pointer, or its address as a number, may come from."""
+    if operation == "phi":
+        return re.findall(r"\[ ([^,]+), ", text)
+    operands = _OPERAND.findall(text.split(", !", 1)[0])
+    if operation == "select":
+        return operands[1:]
+    if operation == "getelementptr":
+        pointer = re.search(rf", ptr(?: addrspace\(\d+\))? ({_OPERAND.pattern})", text)
+        return [pointer[1]] if pointer else []
+    return operands if operation in _ARITHMETIC + ("addrspacecast", "bitcast", "freeze", "ptrtoint", "inttoptr") else []
 
 
 # -------------------------------------------------------------------------------- places in the text
@@ -301,10 +315,18 @@ class _Debug:
         while location:
             node = self._nodes.get(location, {})
             file = self._file(node.get("scope"))
-            if file and not file.startswith((self._library_folder, "<entry points>", "<stdin>")) and file != "-":
+            if self._is_users(file):
                 found.append((file, int(node.get("line", 0)), int(node.get("column", 0))))
             location = node.get("inlinedAt")
         return found
+
+    def is_users(self, definition: str) -> bool:
+        """Whether a function, of which this is the first line, stands in the user's text."""
+        subprogram = re.search(r" !dbg !(\d+)", definition)
+        return bool(subprogram) and self._is_users(self._file(subprogram[1]))
+
+    def _is_users(self, file: str) -> bool:
+        return bool(file) and file != "-" and not file.startswith((self._library_folder, "<entry points>", "<stdin>"))
 
     def _file(self, scope: str | None) -> str:
         while scope:

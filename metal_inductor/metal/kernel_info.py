@@ -30,8 +30,9 @@ class Argument:
 class KernelInfo:
     """One kernel: its host name, the symbol suffix of its compiled entry points, its arguments and its limits.
 
-    threadgroup_bytes: bytes of static threadgroup variables; the maximum a threadgroup may have (32768) where only the
-    compiler can tell. uses_fibers: the kernel can reach a barrier or a simdgroup operation.
+    threadgroup_bytes: bytes of static threadgroup variables; in a Translation, the maximum that a threadgroup may have
+    (32768) where only the compiler can tell, in a loaded library what it told. uses_fibers: the kernel can reach a
+    barrier or a simdgroup operation.
     """
 
     name: str

@@ -50,10 +50,14 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Instantiation:
-    """`template [[host_name("name")]] ... expression`: the function with its template arguments, as `scope` sees it."""
+    """`template [[host_name("name")]] ... expression`: the function with its template arguments, as `scope` sees it.
+
+    parameters: the text between its parentheses where the template arguments follow from them, else None.
+    """
 
     name: str
     expression: str
+    parameters: str | None
     function: str
     scope: tuple[str, ...]
     begin: int
@@ -87,9 +91,16 @@ def find_instantiations(tokens: Tokens, outline: Outline) -> list[Instantiation]
         expression = _instantiated_expression(tokens, begin, end, text)
         function = re.match(_QUALIFIED_NAME, expression).group(0)
         host_name = "".join(re.findall(r'"([^"]*)"', name.group(1)))
-        found.append(Instantiation(host_name, expression, function.split("::")[-1].strip(), scope, begin))
+        parameters = None if "<" in expression else _parameter_types(expression, text)
+        found.append(Instantiation(host_name, expression, parameters, function.split("::")[-1].strip(), scope, begin))
         tokens.erase(begin, end + 1)
     return found
+
+
+def _parameter_types(expression: str, text: str) -> str | None:
+    """The parameters that `void f(parameters)` declares, without their attributes."""
+    match = re.search(rf"\bvoid\s+{re.escape(expression)}\s*\((.*)\)\s*$", re.sub(r"\[\[.*?\]\]", "", text))
+    return match.group(1).strip() if match else None
 
 
 def _instantiated_expression(tokens: Tokens, begin: int, end: int, text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import re
 
 from .kernel_parser import split_at_commas
@@ -48,11 +47,10 @@ def rewrite_parameters(tokens: Tokens, outline: Outline) -> None:
     A constant reference to the thread's memory becomes a value, because it may bind to a temporary, which here is in no
     address space; not so where overloads of a function differ in address space.
     """
-    definitions = collections.Counter((f.name, f.record_begin) for f in outline.functions)
+    elsewhere = {_overload_set(f) for f in outline.functions if _refers_elsewhere(tokens, f)}
     for function in outline.functions:
         close = tokens.closing(function.parameters)
-        single = definitions[function.name, function.record_begin] == 1
-        single &= function.name not in ("operator", function.record)
+        single = _overload_set(function) not in elsewhere and function.name not in ("operator", function.record)
         for begin, end in split_at_commas(tokens, tokens.after(function.parameters), close):
             places = {tokens[i]: i for i in tokens.words(begin, end)}
             if "[" in places and not _SPACES & set(places) and "=" not in places:
@@ -60,6 +58,20 @@ def rewrite_parameters(tokens: Tokens, outline: Outline) -> None:
             elif single and {"const", "thread", "&"} <= set(places) and not {"*", "(", "["} & set(places):
                 for word in ("thread", "&"):
                     tokens.items[places[word]] = ""
+
+
+def _overload_set(function: Function) -> tuple[tuple[str, ...], int | None, str]:
+    return function.scope, function.record_begin, function.name
+
+
+def _refers_elsewhere(tokens: Tokens, function: Function) -> bool:
+    """Whether a parameter is a reference to other memory than the thread's."""
+    close = tokens.closing(function.parameters)
+    for begin, end in split_at_commas(tokens, tokens.after(function.parameters), close):
+        words = {tokens[i] for i in tokens.words(begin, end)}
+        if "&" in words and words & {"device", "constant", "threadgroup"}:
+            return True
+    return False
 
 
 def rewrite_swizzles(tokens: Tokens, outline: Outline) -> None:
@@ -171,6 +183,7 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
     An unqualified method accepts all, so `thread` is dropped. Device and constant objects both are global memory: of
     two methods that differ only in these, one is kept.
     """
+    owners = _owners_of_outer_definitions(tokens, outline)
     consistent = _records_with_qualified_methods(tokens, outline)
     giving = {f.record_begin for f in outline.functions if _returns_thread_memory(tokens, f)}
     seen: set[tuple[int | None, str]] = set()
@@ -182,7 +195,12 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
         kept = ""
         if trailing is not None:
             kept = "" if constructor else _OBJECT_SPACES[tokens[trailing]]
-            if tokens[trailing] == "thread" and not constructor and _needs_thread(tokens, function, consistent, giving):
+            owner = owners.get(function.head, function.record_begin)
+            if (
+                tokens[trailing] == "thread"
+                and not constructor
+                and _needs_thread(tokens, function, owner, consistent, giving)
+            ):
                 kept = "thread"
             tokens.items[trailing] = ""
         signature = tokens.text(function.head, _signature_end(tokens, function)) + kept
@@ -208,11 +226,39 @@ def _records_with_qualified_methods(tokens: Tokens, outline: Outline) -> set[int
     return {f.record_begin for f in methods} - unqualified
 
 
-def _needs_thread(tokens: Tokens, function: Function, consistent: set[int | None], giving: set[int | None]) -> bool:
+def _owners_of_outer_definitions(tokens: Tokens, outline: Outline) -> dict[int, int]:
+    """Where the record begins whose method a function outside of it defines, by the function's head."""
+    begins = {record.name: record.begin for record in outline.records}
+    owners = {}
+    for function in outline.functions:
+        i = tokens.before(function.name_at)
+        if function.record is not None or tokens[i] != "::":
+            continue
+        name = tokens.before(i)
+        if tokens[name] == ">":
+            name = tokens.before(_opening_angle(tokens, function.head, name))
+        if tokens[name] in begins:
+            owners[function.head] = begins[tokens[name]]
+    return owners
+
+
+def _opening_angle(tokens: Tokens, begin: int, close: int) -> int:
+    """The '<' of the template arguments that end at `close`, or `begin`."""
+    depth = 0
+    for i in reversed(tokens.words(begin, close + 1)):
+        depth += {">": 1, "<": -1}.get(tokens[i], 0)
+        if depth == 0:
+            return i
+    return begin
+
+
+def _needs_thread(
+    tokens: Tokens, function: Function, owner: int | None, consistent: set[int | None], giving: set[int | None]
+) -> bool:
     if _returns_thread_memory(tokens, function):
         return True
     qualifiers = {tokens[i] for i in tokens.words(tokens.closing(function.parameters), function.body)}
-    return function.record_begin in consistent and (function.record_begin in giving or "const" not in qualifiers)
+    return owner in consistent and (owner in giving or "const" not in qualifiers)
 
 
 def _returns_thread_memory(tokens: Tokens, function: Function) -> bool:
@@ -297,7 +343,9 @@ def rewrite_strings(tokens: Tokens, outline: Outline) -> None:
 
 
 def _is_value(tokens: Tokens, i: int) -> bool:
-    """Whether a string is not the operand of a declaration or pragma."""
+    """Whether a string is not the operand of a declaration, a pragma or sizeof."""
+    if tokens[tokens.before(tokens.before(i))] == "sizeof":
+        return False
     while i >= 0 and tokens[i] not in (";", "{", "}"):
         if tokens[i] in ("static_assert", "_Pragma", "extern", "__attribute__"):
             return False
@@ -326,6 +374,50 @@ def rewrite_function_constants(tokens: Tokens) -> dict[str, int]:
             tokens.erase(tokens.after(i), tokens.closing(tokens.after(i)) + 1)
             tokens.items[i] = defined
     return found
+
+
+def rewrite_added_constants(tokens: Tokens) -> None:
+    """`p += c` for a pointer p and an object c that stands for an integer: clang does not find the operator."""
+    if "integral_constant" not in tokens.items:
+        return
+    for i in tokens.significant:
+        if tokens[i] in ("+=", "-=") and tokens[tokens.before(i)] != "operator":
+            end = _conditional_end(tokens, i)
+            tokens.items[tokens.after(i)] = "msl::addend(" + tokens.items[tokens.after(i)]
+            tokens.items[tokens.before(end)] += ")"
+
+
+def rewrite_function_arguments(tokens: Tokens, outline: Outline) -> None:
+    """A template parameter that is a pointer to a function takes its type from the argument: in OpenCL the pointer that
+    is declared and the function's address differ in address space."""
+    aliases = _function_pointer_aliases(tokens, outline)
+    for i in tokens.significant:
+        opener = tokens.after(i)
+        close = (
+            tokens.closing_angle(opener, certain=True) if tokens[i] == "template" and tokens[opener] == "<" else None
+        )
+        if close is None:
+            continue
+        for begin, end in split_at_commas(tokens, tokens.after(opener), close):
+            name = _function_parameter(tokens, begin, end, aliases)
+            if name:
+                tokens.erase(begin, end)
+                tokens.items[begin] = f"auto {name}"
+
+
+def _function_pointer_aliases(tokens: Tokens, outline: Outline) -> set[str]:
+    """Names that `using name = R (*)(...)` or `typedef R (*name)(...)` declares."""
+    texts = [tokens.text(begin, end) for begin, end, _ in outline.statements]
+    found = [re.search(r"\busing (\w+) ?=.*\( ?\* ?\) ?\(|^typedef .*\( ?\* ?(\w+) ?\) ?\(", text) for text in texts]
+    return {match.group(1) or match.group(2) for match in found if match}
+
+
+def _function_parameter(tokens: Tokens, begin: int, end: int, aliases: set[str]) -> str | None:
+    """The name of a template parameter that is a pointer to a function."""
+    direct = re.search(r"\( ?\* ?(\w+) ?\) ?\(", tokens.text(begin, end))
+    if direct:
+        return direct.group(1)
+    return tokens[tokens.before(end)] if tokens[begin] in aliases and tokens.before(end) > begin else None
 
 
 def erase_attributes(tokens: Tokens) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from metal_inductor.metal import call_arguments, limits
+from metal_inductor.metal import call_arguments, diagnostics, limits
 from metal_inductor.metal.call_arguments import Bound
 from metal_inductor.metal.error_buffer import ErrorBuffer
 from metal_inductor.metal.kernel_info import KernelInfo
@@ -48,7 +48,8 @@ def compile_shader(source: str, device: str | torch.device | None = None) -> Any
     """Compiles Metal text; each kernel is an attribute of the result.
 
     device: "mps", "cuda" (or one GPU, "cuda:1") or "cpu"; None: MPS where there is one, else the CPU. Returns torch's
-    own library on MPS, a `ShaderLibrary` elsewhere. Raises SyntaxError with the compiler's message when the text is not
+    own library on MPS, a `ShaderLibrary` elsewhere. Warns with MetalWarning, once a text, of what Apple's compiler is
+    known to get wrong. Raises SyntaxError with the compiler's message when the text is not
     valid Metal, TypeError when it is no text, ValueError for another device, RuntimeError without the GPU, the driver,
     a package or the compiler that the device needs.
     """
@@ -61,7 +62,9 @@ def compile_shader(source: str, device: str | torch.device | None = None) -> Any
     if chosen.type == "mps":
         return torch.mps.compile_shader(source)
     module, name = _RUNNERS[chosen.type]
-    return ShaderLibrary(getattr(importlib.import_module(module), name)(source, chosen))
+    library = ShaderLibrary(getattr(importlib.import_module(module), name)(source, chosen))
+    diagnostics.warn_once(source)
+    return library
 
 
 class ShaderLibrary:

@@ -25,18 +25,23 @@ _RANGE = re.compile(
 _FUNCTION_KINDS = {"FunctionDecl", "CXXMethodDecl", "CXXConstructorDecl", "CXXConversionDecl"}
 _CALLEE = re.compile(r"(?:\b(?:Function|CXXMethod) |(?:->|\.)[\w ()+*/<>=!&|^%~-]+ )(0x[0-9a-f]+)")
 _TYPE = re.compile(r"'([^']*)'")
+_SPOT = re.compile(r"(?:line|(.*)):(\d+):(\d+)|col:(\d+)")
+_OBJECT_USES = {"MemberExpr", "CXXConstructExpr", "CXXOperatorCallExpr", "CXXTemporaryObjectExpr"}
 _NAME = re.compile(r"(?:used |referenced |implicit |constexpr )*(\S+) '")
 _SPACE = re.compile(r"__(global_device|global|local|private|generic)\b")
 _METAL_SPACES = {"global_device": "device", "global": "constant", "local": "threadgroup", "private": "thread"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Node:
+    """One line of the tree. last: no sibling follows it; place: line and column, (0, 0) outside the user's text."""
+
     depth: int
+    last: bool
     kind: str
     id: str
     previous: str | None
-    place: tuple[int, int]  # line and column of the user's text, (0, 0) outside of it
+    place: tuple[int, int]
     rest: str
 
     @property
@@ -137,8 +142,19 @@ def _mixes_small_floats(tokens: Tokens, is_user: Callable[[int], bool]) -> bool:
 def violations(tree: str) -> list[tuple[int, int, str]]:
     """(line, column, message) for everything in the user's part of a syntax tree that Metal rejects, in its order."""
     nodes = list(_nodes(tree))
-    found = {*_recursion(nodes), *_conversions(nodes)}
-    return sorted(violation for violation in found if violation[0] > 0)
+    calls = _Calls()
+    found = set()
+    ancestors: list[_Node] = []
+    for number, node in enumerate(nodes):
+        while ancestors and node.depth <= ancestors[-1].depth:
+            ancestors.pop()
+        calls.visit(node, ancestors)
+        message = _address_space(nodes, number, ancestors) or _small_float(nodes, number)
+        if message:
+            place = next((n.place for n in (node, *reversed(ancestors)) if n.place[0]), (0, 0))
+            found.add((*place, message))
+        ancestors.append(node)
+    return sorted(violation for violation in {*found, *calls.recursive()} if violation[0] > 0)
 
 
 def _nodes(tree: str) -> Iterator[_Node]:
@@ -152,7 +168,7 @@ def _nodes(tree: str) -> Iterator[_Node]:
         where = _RANGE.match(node["rest"])
         places = []
         for piece in (where["begin"], where["end"], where["at"]) if where else ():
-            parsed = re.fullmatch(r"(?:line|(.*)):(\d+):(\d+)|col:(\d+)", piece or "")
+            parsed = _SPOT.fullmatch(piece or "")
             if parsed is None:
                 continue
             if parsed[4] is None:
@@ -161,57 +177,99 @@ def _nodes(tree: str) -> Iterator[_Node]:
         users = [(number, column) for name, number, column in places if name == FILE]
         best = users[-1] if users and where["at"] else users[0] if users else (0, 0)
         rest = node["rest"][where.end() :] if where else node["rest"]
-        yield _Node(len(node["indent"]), node["kind"], node["id"], where["prev"] if where else None, best, rest)
+        indent, previous = node["indent"], where["prev"] if where else None
+        yield _Node(len(indent), indent.endswith("`-"), node["kind"], node["id"], previous, best, rest)
 
 
-def _recursion(nodes: list[_Node]) -> Iterator[tuple[int, int, str]]:
-    """Functions that reach themselves through calls.
+class _Calls:
+    """Which function calls which, by the ids of their first declarations."""
 
-    Metal lets kernels recurse since 2.4, but only as deep as the pipeline's maxCallStackDepth, which is 1 unless the
-    host asks for more, and torch does not.
-    """
-    first: dict[str, str] = {}  # id of a declaration -> id of the function's first declaration
-    names: dict[str, tuple[tuple[int, int], str]] = {}
-    calls: dict[str, set[str]] = {}
-    open_functions: list[tuple[int, str]] = []
-    for node in nodes:
-        while open_functions and node.depth <= open_functions[-1][0]:
-            open_functions.pop()
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self._names: dict[str, tuple[tuple[int, int], str]] = {}
+        self._callees: dict[str, set[str]] = {}
+        self._tail_call = False
+
+    def visit(self, node: _Node, ancestors: list[_Node]) -> None:
         if node.kind in _FUNCTION_KINDS:
-            canonical = first.get(node.previous or "", node.previous) or node.id
-            first[node.id] = canonical
+            canonical = self._first.get(node.previous or "", node.previous) or node.id
+            self._first[node.id] = canonical
             name = _NAME.search(node.rest)
             if node.place[0] and name:
-                names[canonical] = (node.place, name.group(1))
-            open_functions.append((node.depth, canonical))
-        elif open_functions and node.kind in ("DeclRefExpr", "MemberExpr"):
-            calls.setdefault(open_functions[-1][1], set()).update(_CALLEE.findall(node.rest))
-    graph = {caller: {first.get(callee, callee) for callee in callees} for caller, callees in calls.items()}
-    for function, (place, name) in names.items():
-        reached: set[str] = set()
-        frontier = set(graph.get(function, ()))
-        while frontier:
-            reached |= frontier
-            frontier = {c for caller in frontier for c in graph.get(caller, ())} - reached
-        if function in reached:
-            yield (*place, f"'{name}' calls itself; recursion is not supported in Metal")
+                self._names[canonical] = (node.place, name.group(1))
+        elif node.kind in ("CallExpr", "CXXMemberCallExpr"):
+            self._tail_call = _ends_function(node, ancestors)
+        elif node.kind in ("DeclRefExpr", "MemberExpr") and (found := _CALLEE.findall(node.rest)):
+            function = next((n for n in reversed(ancestors) if n.kind in _FUNCTION_KINDS), None)
+            if function is not None:
+                caller = self._first[function.id]
+                callees = {self._first.get(callee, callee) for callee in found}
+                self._callees.setdefault(caller, set()).update(callees - {caller} if self._tail_call else callees)
+            self._tail_call = False
+
+    def recursive(self) -> Iterator[tuple[int, int, str]]:
+        """Functions that reach themselves.
+
+        Kernels may recurse since Metal 2.4, but only as deep as the pipeline's maxCallStackDepth, which is 1 unless the
+        host asks for more, and torch does not. A void function that ends by calling itself is a loop.
+        """
+        for function, (place, name) in self._names.items():
+            reached: set[str] = set()
+            frontier = self._called(function)
+            while frontier:
+                reached |= frontier
+                frontier = {callee for caller in frontier for callee in self._called(caller)} - reached
+            if function in reached:
+                yield (*place, f"'{name}' calls itself; recursion is not supported in Metal")
+
+    def _called(self, function: str) -> set[str]:
+        return {self._first.get(callee, callee) for callee in self._callees.get(function, ())}
 
 
-def _conversions(nodes: list[_Node]) -> Iterator[tuple[int, int, str]]:
-    """Conversions between address spaces that clang's global memory allows, and of bfloat to half."""
-    place = (0, 0)
-    for number, node in enumerate(nodes):
-        place = node.place if node.place[0] else place
-        following = nodes[number + 1] if number + 1 < len(nodes) else node
-        if "AddressSpaceConversion>" in node.rest or "<BitCast>" in node.rest or "<NoOp>" in node.rest:
-            source, target = _pointee_space(following.type), _pointee_space(node.type)
-            if {source, target} == {"device", "constant"}:
-                given, wanted = _metal(following.type), _metal(node.type)
-                yield (*place, f"cannot convert '{given}' to '{wanted}', which is in a different address space")
-        elif "<FloatingCast>" in node.rest and re.fullmatch(r"(?:__\w+ |const )*half", node.type):
-            converted = "".join(later.rest for later in nodes[number + 2 : number + 5])
-            if following.rest.endswith("<UserDefinedConversion>") and "bfloat" in converted:
-                yield (*place, "cannot implicitly convert 'bfloat' to 'half'")
+def _ends_function(call: _Node, ancestors: list[_Node]) -> bool:
+    """Whether a statement is a call after which its function has nothing left to do."""
+    if call.type != "void" or not call.last:
+        return False
+    for place, node in enumerate(reversed(ancestors)):
+        outer = ancestors[-place - 2] if place + 2 <= len(ancestors) else node
+        if node.kind not in ("CompoundStmt", "IfStmt"):
+            return False
+        if outer.kind in _FUNCTION_KINDS:
+            return True
+        if not node.last:
+            return False
+    return False
+
+
+def _address_space(nodes: list[_Node], number: int, ancestors: list[_Node]) -> str | None:
+    """clang's global memory holds Metal's device and constant memory: what it takes for one of them is checked here.
+
+    Objects of a class are excepted: of two methods or constructors for device and constant objects, one is kept.
+    """
+    node = nodes[number]
+    if "Conversion>" not in node.rest and "<BitCast>" not in node.rest and "<NoOp>" not in node.rest:
+        return None
+    following = nodes[number + 1] if number + 1 < len(nodes) else node
+    source, target = _pointee_space(following.type), _pointee_space(node.type)
+    if {source, target} != {"device", "constant"}:
+        return None
+    user = ancestors[-1].kind if ancestors else ""
+    if user == "MemberExpr" or (user in _OBJECT_USES and "*" not in node.type):
+        return None
+    given, wanted = _metal(following.type), _metal(node.type)
+    return f"cannot convert '{given}' to '{wanted}', which is in a different address space"
+
+
+def _small_float(nodes: list[_Node], number: int) -> str | None:
+    """bfloat becomes float implicitly, and float half; Metal does not go both steps."""
+    node = nodes[number]
+    if "<FloatingCast>" not in node.rest or not re.fullmatch(r"(?:__\w+ |const )*half", node.type):
+        return None
+    following = nodes[number + 1 : number + 6]
+    if following and following[0].rest.endswith("<UserDefinedConversion>"):
+        if any("bfloat" in later.rest for later in following[1:]):
+            return "cannot implicitly convert 'bfloat' to 'half'"
+    return None
 
 
 def _pointee_space(type_text: str) -> str | None:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from metal_inductor.metal import frontend
 
 _NATIVE_SOURCES = (
-    "platform.h", "abi.h", "context.c", "core.h", "job.h", "simdgroup.c", "faults.c", "checks.c", "checked_dispatch.c",
-    "dispatch.c", "pool.c", "queue.c",
+    "platform.h", "abi.h", "context.c", "core.h", "job.h", "simdgroup.c", "division.c", "faults.c", "checks.c",
+    "checked_dispatch.c", "dispatch.c", "pool.c", "queue.c",
 )  # fmt: skip
 _ERROR_BYTES = 512
 _Geometry = ctypes.c_uint32 * 6

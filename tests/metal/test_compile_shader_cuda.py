@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 
 import metal_inductor
+from metal_inductor.compiler import backend
+from metal_inductor.runtime.cuda import CudaLibrary, CudaList
 
 SOURCE = """
 #include <metal_stdlib>
@@ -48,14 +51,17 @@ def test_the_library_belongs_to_one_gpu(library):
 
 def test_a_call_follows_the_current_stream(library):
     out = torch.zeros(1 << 20, device="cuda")
-    library.add(out, 1.0, [0.5, 0.25])  # compiled now, in more time than the other stream is kept busy
     other = torch.cuda.Stream()
-    other.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(other):
-        torch.cuda._sleep(50_000_000)
-        out.fill_(5)
-        library.add(out, 1.0, [0.5, 0.25])
-        doubled = out * 2
+    for wait in (
+        1,
+        500_000_000,
+    ):  # the first time compiles and loads, which takes longer than a stream can be kept busy
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            torch.cuda._sleep(wait)
+            out.fill_(5)
+            library.add(out, 1.0, [0.5, 0.25])
+            doubled = out * 2
     assert not other.query()  # the call has not waited
     other.synchronize()
     assert torch.equal(doubled.view(-1, 2), torch.tensor([13.0, 12.5], device="cuda").expand(1 << 19, 2))
@@ -138,11 +144,45 @@ def test_threads_without_a_context_call_kernels(library):
     assert out.tolist() != [0.0] * 64
 
 
-@pytest.mark.parametrize("index", range(1, torch.cuda.device_count()))
-def test_another_gpu(library, index):
+@pytest.mark.parametrize("index", range(torch.cuda.device_count()))
+def test_each_gpu_runs_its_own_library(index):
     there = metal_inductor.compile_shader(SOURCE, device=f"cuda:{index}")
     out = torch.zeros(4, device=f"cuda:{index}")
     there.add(out, 1.0, [1.0, 2.0])
     assert out.tolist() == [2.0, 3.0] * 2
-    with pytest.raises(ValueError, match=f"on cuda:{index}"):
-        library.add(out, 1.0, [1.0, 2.0])
+    for other in set(range(torch.cuda.device_count())) - {index}:
+        with pytest.raises(ValueError, match=f"on cuda:{other}; valid are dense tensors on cuda:{index}"):
+            there.add(torch.zeros(4, device=f"cuda:{other}"), 1.0, [1.0, 2.0])
+
+
+def test_a_dispatch_list_reads_pointers_and_host_arrays_at_each_commit():
+    source = """
+kernel void fill(device float* out, constant long* sizes, uint i [[thread_position_in_grid]]) {
+  if (i < uint(sizes[0])) out[i] = sizes[1] + sizes[2];
+}"""
+    library = CudaLibrary.load(source)
+    sizes = np.array([3, 10, 1], np.int64)
+    dispatches = CudaList(2)
+    dispatches.bind_host(1, sizes)
+    dispatches.add(library, "fill", [0, 1], (8, 1, 1), (4, 1, 1))
+    first, second = torch.zeros(8, device="cuda"), torch.zeros(8, device="cuda")
+    dispatches.bind(0, first)
+    dispatches.commit(0, 1)
+    dispatches.bind(0, second)
+    sizes[:] = 8, 20, 2  # the launches before have their own copy
+    dispatches.commit(0, 1)
+    dispatches.set_threads(0, (2, 1, 1), (2, 1, 1))
+    sizes[1] = 30
+    dispatches.commit(0, 1)
+    assert first.tolist() == [11.0] * 3 + [0.0] * 5
+    assert second.tolist() == [32.0] * 2 + [22.0] * 6
+
+
+def test_a_compiled_function_of_changing_sizes():
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + x.shape[0]).softmax(-1) + x.sum(0)
+
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for rows, columns in ((3, 5), (70, 1000), (1, 33)):
+        x = torch.randn(rows, columns, device="cuda")
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-4)

@@ -10,6 +10,15 @@ from metal_inductor.metal import compile_shader
 from metal_inductor.metal.frontend import translate
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+
+
+@pytest.fixture(autouse=True)
+def tensors_on_the_device(metal_device):
+    """Tensors are made, and kernels compiled, for each device that runs Metal text."""
+    with torch.device(metal_device):
+        yield
+
+
 TYPES = {"float": torch.float32, "half": torch.float16, "int": torch.int32, "uchar": torch.uint8, "short": torch.int16}
 
 
@@ -18,7 +27,7 @@ def run_lanes(expression: str, values: torch.Tensor, metal: str = "float", threa
     library = compile_shader(
         f"{HEAD}kernel void k(device {metal}* o, device const {metal}* v, uint t [[thread_position_in_grid]], "
         f"ushort lane [[thread_index_in_simdgroup]]) {{ {metal} a = v[t]; o[t] = {metal}({expression}); }}",
-        device="cpu",
+        device=torch.get_default_device(),
     )
     result = torch.zeros_like(values)
     library.k(result, values, threads=threads or len(values), group_size=64)
@@ -43,8 +52,8 @@ def test_reduction(metal, function, reference):
         values = torch.arange(128) % 7
     values = values.to(TYPES[metal])
     result = run_lanes(f"{function}(a)", values, metal)
-    expected = reference(values.view(4, 32).double().numpy())
-    np.testing.assert_array_equal(result.view(4, 32).double().numpy(), np.repeat(expected[:, None], 32, 1))
+    expected = reference(values.view(4, 32).double().cpu().numpy())
+    np.testing.assert_array_equal(result.view(4, 32).double().cpu().numpy(), np.repeat(expected[:, None], 32, 1))
 
 
 SHUFFLES = {
@@ -66,8 +75,8 @@ SHUFFLES = {
 @pytest.mark.parametrize("expression", SHUFFLES)
 def test_shuffle(expression):
     values = torch.randn(64)
-    expected = np.concatenate([values.numpy()[b : b + 32][SHUFFLES[expression](np.arange(32))] for b in (0, 32)])
-    np.testing.assert_array_equal(run_lanes(expression, values).numpy(), expected)
+    expected = np.concatenate([values.cpu().numpy()[b : b + 32][SHUFFLES[expression](np.arange(32))] for b in (0, 32)])
+    np.testing.assert_array_equal(run_lanes(expression, values).cpu().numpy(), expected)
 
 
 def test_shuffles_up_and_down_with_filling():
@@ -116,7 +125,7 @@ def test_threadgroup_memory_and_barriers():
         'template [[host_name("reverse_float")]] kernel void reverse<float, 128>(device float*, device const float*,'
         " threadgroup float*, uint, uint, uint);\n"
         'template [[host_name("reverse_half")]] [[kernel]] decltype(reverse<half, 64>) reverse<half, 64>;',
-        device="cpu",
+        device=torch.get_default_device(),
     )
     del library  # threadgroup buffers cannot be bound through compile_shader; compiling is the test
     library = compile_shader(
@@ -124,7 +133,7 @@ def test_threadgroup_memory_and_barriers():
         " uint g [[threadgroup_position_in_grid]]) { threadgroup float s[128]; threadgroup int count;"
         " if (t == 0) count = 1; s[t] = a[g * 128 + t]; threadgroup_barrier(mem_flags::mem_threadgroup);"
         " o[g * 128 + t] = s[127 - t] * count; }",
-        device="cpu",
+        device=torch.get_default_device(),
     )
     values = torch.randn(512)
     result = torch.empty(512)
@@ -158,7 +167,7 @@ def test_grid_attributes_in_loops_and_fibers(barrier):
     library = compile_shader(
         f"{HEAD}kernel void k(device int* all, {', '.join(parameters)}) {{ {barrier}"
         f"device int* o = all + ((v0.z * 5 + v0.y) * 70 + v0.x) * 25; {stores} }}",
-        device="cpu",
+        device=torch.get_default_device(),
     )
     grid, group = np.array([70, 5, 3]), np.array([32, 2, 2])
     result = torch.zeros(3, 5, 70, 25, dtype=torch.int32)
@@ -187,7 +196,7 @@ def test_atomics():
         " atomic_fetch_or_explicit(u, 1u << (t & 31), memory_order_relaxed);"
         " atomic_fetch_xor_explicit(u + 1, t, memory_order_relaxed);"
         " atomic_fetch_add_explicit(f, a[t], memory_order_relaxed);"
-        " atomic_fetch_max_explicit(f + 1, a[t], memory_order_relaxed);"
+        " atomic_fetch_max_explicit((device atomic_int*)(f + 1), as_type<int>(a[t]), memory_order_relaxed);"
         " atomic_max_explicit(l, ulong(t) << 33, memory_order_relaxed);"
         " float old = atomic_load_explicit(f + 2, memory_order_relaxed);"
         " while (!atomic_compare_exchange_weak_explicit(f + 2, &old, old + 2.0f, memory_order_relaxed,"
@@ -196,7 +205,7 @@ def test_atomics():
         "   atomic_exchange_explicit(u + 2, 43u, memory_order_relaxed);"
         "   atomic_store_explicit(&shared, 1, memory_order_relaxed); }"
         "}",
-        device="cpu",
+        device=torch.get_default_device(),
     )
     i, u = torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
     f, wide = torch.zeros(3), torch.zeros(1, dtype=torch.int64)
@@ -222,7 +231,7 @@ def test_simdgroup_matrix(metal):
         " simdgroup_store(sum, o); simdgroup_store(sum, o + 64, 8, ulong2(0), true); }\n"
         "kernel void diagonal(device float* o) { simdgroup_float8x8 m(3.0f); m = m * simdgroup_float8x8(2.0f);"
         " simdgroup_store(m, o); }",
-        device="cpu",
+        device=torch.get_default_device(),
     )
     a, b = torch.randn(8, 32).to(dtype), torch.randn(32, 8).to(dtype)
     result = torch.empty(2, 8, 8)
@@ -278,7 +287,7 @@ def test_function_constants():
     assert "#define MSL_FUNCTION_CONSTANT_1 7" in text
     with pytest.raises(ValueError, match="valid are"):
         translate(source, constants={"nothing": 1})
-    library = compile_shader(source, device="cpu")
+    library = compile_shader(source, device=torch.get_default_device())
     result = torch.zeros(2)
     library.k(result, threads=1, group_size=1)
     assert result.tolist() == [-1, 0]

@@ -14,11 +14,19 @@ HEADERS = sorted((pathlib.Path(torch.__file__).parent / "include" / "c10" / "met
 pytestmark = pytest.mark.skipif(not HEADERS, reason="this torch ships no Metal headers")
 
 
+@pytest.fixture
+def on_the_device(metal_device):
+    """Tensors are made, and kernels compiled, for each device that runs Metal text."""
+    with torch.device(metal_device):
+        yield
+
+
 @pytest.mark.parametrize("header", [header.name for header in HEADERS])
 def test_header_compiles(header):
     source = f"#include <c10/metal/{header}>\nkernel void k(device float* x) {{ x[0] = 1; }}\n"
     assert [kernel.name for kernel in translate(source).kernels if kernel.name == "k"] == ["k"]
     assert clang.compile_cpu(translate(source).text)
+    assert b".entry" in clang.compile_cuda(translate(source, target="cuda").text)
 
 
 FUNCTIONS = {
@@ -37,21 +45,25 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.usefixtures("on_the_device")
 def test_special_functions():
     text = "".join(
         f"kernel void k_{name}(device float* o, device const float* a, uint i [[thread_position_in_grid]]) "
         f"{{ o[i] = c10::metal::{name}(a[i]); }}\n"
         for name in FUNCTIONS
     )
-    library = compile_shader(f"#include <c10/metal/special_math.h>\nusing namespace metal;\n{text}", device="cpu")
+    library = compile_shader(
+        f"#include <c10/metal/special_math.h>\nusing namespace metal;\n{text}", device=torch.get_default_device()
+    )
     inputs = torch.linspace(0.01, 0.99, 500)
     for name, reference in FUNCTIONS.items():
         result = torch.empty_like(inputs)
         getattr(library, f"k_{name}")(result, inputs, threads=500, group_size=64)
-        exact = reference(inputs.double()).float()
-        torch.testing.assert_close(result, exact, rtol=3e-5, atol=3e-6, msg=lambda m, name=name: f"{name}: {m}")
+        exact = reference(inputs.cpu().double()).float()
+        torch.testing.assert_close(result.cpu(), exact, rtol=3e-5, atol=3e-6, msg=lambda m, name=name: f"{name}: {m}")
 
 
+@pytest.mark.usefixtures("on_the_device")
 def test_registered_operators():
     source = """
     #include <c10/metal/indexing.h>
@@ -63,7 +75,7 @@ def test_registered_operators():
     """
     names = {kernel.name for kernel in translate(source).kernels}
     assert {"triple_dense_float_float", "triple_strided_bfloat_bfloat"} <= names
-    library = compile_shader(source, device="cpu")
+    library = compile_shader(source, device=torch.get_default_device())
     for metal, dtype in (("float", torch.float32), ("bfloat", torch.bfloat16)):
         values = torch.randn(100).to(dtype)
         result = torch.empty_like(values)
@@ -72,6 +84,7 @@ def test_registered_operators():
         assert torch.equal(result, values * 3)
 
 
+@pytest.mark.usefixtures("on_the_device")
 def test_reductions_across_a_threadgroup():
     source = """
     #include <c10/metal/reduction_utils.h>
@@ -84,7 +97,7 @@ def test_reductions_across_a_threadgroup():
       l[t] = simd_sum(l[t]);
     }
     """
-    library = compile_shader(source, device="cpu")
+    library = compile_shader(source, device=torch.get_default_device())
     values, wide = torch.arange(96.0), (torch.arange(96) << 33)
     result, sums = torch.empty(96), wide.clone()
     library.k(result, values, sums, threads=96, group_size=96)

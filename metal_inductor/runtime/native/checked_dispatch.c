@@ -191,6 +191,19 @@ static void checks_enter_threadgroup(Core *core, const Job *job, uint32_t number
   poison(VARIABLES_BYTES, 2 * offset);
 }
 
+/* Keeps some of the shadow memory for the next dispatch. */
+static void release_chunks(void) {
+  Chunk **link = &checks.chunks;
+  for (uint32_t kept = 0; *link && kept < KEPT_CHUNKS; kept++) link = &(*link)->next;
+  while (*link) {
+    Chunk *chunk = *link;
+    *link = chunk->next;
+    free(chunk);
+  }
+  checks.chunk = NULL;
+  checks.chunk_used = 0;
+}
+
 /* After the dispatch: the shadow memory goes, the core gets its own memory back. */
 static void checks_end(Core *core) {
   settle_pending();
@@ -200,8 +213,7 @@ static void checks_end(Core *core) {
   checks.regions = NULL;
   checks.fenced_groups = NULL;
   checks.region_count = 0;
-  checks.chunk = NULL;
-  checks.chunk_used = 0;
+  release_chunks();
   if (checks.plain_memory) core->threadgroup_memory = checks.plain_memory;
   checks.plain_memory = NULL;
   checks.active = 0;

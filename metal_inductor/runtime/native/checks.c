@@ -9,6 +9,7 @@ enum { ACCESS_READ = 1, ACCESS_WRITE = 2, ACCESS_ATOMIC = 4 };
 enum { BASE_UNKNOWN, BASE_BUFFER, BASE_ARGUMENT, BASE_VARIABLE, BASE_OTHER }; /* OTHER: memory whose address is in a buffer */
 enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
 enum { MAX_REPORTS = 64, BLOCK_BYTES = 64, THREAD_BITS = 10, CHUNK_BYTES = 1 << 20, SCRATCH_BYTES = 1 << 16 };
+enum { NEAR_BYTES = 1 << 30, KEPT_CHUNKS = 64 };
 /* Each threadgroup variable and argument lies at twice its offset: the gap behind it catches what runs over its end. */
 enum { VARIABLES_BYTES = 2 * MAX_THREADGROUP_BYTES, AREA_BYTES = 2 * VARIABLES_BYTES };
 enum { VARIABLE_SLOTS = MAX_THREADGROUP_BYTES / 16 };
@@ -119,9 +120,9 @@ static uint64_t distance_to(Extent extent, uint64_t address) {
   return address < extent.begin ? extent.begin - address : address >= extent.end ? address - extent.end + 1 : 0;
 }
 
-/* What an address without known origin belongs to: the memory that is nearest. */
+/* What an address without known origin belongs to: the memory that is nearest, if any is near. */
 static Location nearest_memory(uint64_t address) {
-  uint64_t nearest = ~0ul;
+  uint64_t nearest = NEAR_BYTES;
   Location found = {BASE_UNKNOWN, 0, 0};
   for (uint32_t i = 0; i < checks.buffer_count + checks.other_count; i++) {
     int is_other = i >= checks.buffer_count;

@@ -166,10 +166,9 @@ static void run_loop(Core *core, Job *job, uint64_t begin, uint64_t end) {
 
 static void loop_body(void) {
   Core *core = this_core;
-  void *unused;
   run_loop(core, core->loop.job, core->loop.begin, core->loop.end);
   core->finished = 1;
-  msl_switch(&unused, core->home, NULL);
+  msl_leave(core->home, NULL);
 }
 
 /* A loop runs on a stack of its own, which a fault can leave. */
@@ -184,7 +183,7 @@ static void run_loop_guarded(Core *core, Job *job, uint64_t begin, uint64_t end)
   core->loop.end = end;
   core->finished = 0;
   this_core = guarded_core = core;
-  msl_switch(&core->home, context_prepare(stack, loop_body), NULL);
+  msl_start(&core->home, stack, loop_body);
   guarded_core = NULL;
   if (core->finished) return;
   if (!__atomic_exchange_n(&job->failed, 1, __ATOMIC_ACQ_REL)) job_describe_fault(job, core, NULL);

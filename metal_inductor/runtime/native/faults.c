@@ -1,4 +1,4 @@
-/* Faults of kernels: a bad pointer, a stack that overflows, a division that traps end the dispatch, not the process.
+/* Faults of kernels: a bad pointer, a stack that overflows, a deadly instruction end the dispatch, not the process.
  *
  * A kernel runs on stacks of its own, and the OS thread waits in a saved context, core->home. The signal handler, on a
  * stack of its own as well, leaves for that context as if the kernel had come to its end: nothing of the kernel runs again.
@@ -32,14 +32,14 @@ static void fault_handler(int signal, SignalInfo *info, void *context) {
     fault_pass_on(signal, info, context);
     return;
   }
-  void *unused;
+  if (signal == SIGFPE && division_complete(context)) return;
   guarded_core = NULL;
   core->fault_signal = (uint32_t)signal;
   core->fault_address = info->code == SI_KERNEL ? ~0ul : (uint64_t)info->address; /* x86 keeps addresses beyond 48 bits secret */
-  msl_switch(&unused, core->home, NULL);
+  msl_leave(core->home, NULL);
 }
 
-/* Signals stay unmasked in the handler, because it does not return. */
+/* Signals stay unmasked in the handler, because in general it does not return. */
 static void faults_install(void) {
   static int installed;
   if (installed) return;

@@ -88,28 +88,28 @@ INLINE Fiber *core_choose_lane(Core *core, int *fresh) {
 
 static void fiber_body(void);
 
-/* Gives a fresh fiber a stack; 0 when there is no memory for one. */
-static int fiber_prepare(Core *core, Fiber *fiber) {
+/* The stack of the fiber that starts next; NULL when there is no memory for one. */
+INLINE char *core_take_stack(Core *core) {
   if (!core->free_count && !core_grow_stacks(core)) {
     core->out_of_stacks = 1; /* the launcher reports it; nobody comes back here */
-    return 0;
+    return NULL;
   }
   core->entering_stack = core->free_stacks[--core->free_count];
-  fiber->stack_pointer = context_prepare(core->stacks[core->entering_stack], fiber_body);
-  return 1;
+  return core->stacks[core->entering_stack];
 }
 
 /* Suspends the caller into *save and runs another fiber. When none can run, the core goes home: to the launcher, which knows
  * a finished threadgroup from a deadlock. Returns what was posted at the exchange that the caller waits at, if at one. */
 INLINE MslExchange *core_yield(Core *core, void **save) {
-  void *to = core->home;
   if (core_choose_simdgroup(core)) {
     int fresh;
     Fiber *next = core_choose_lane(core, &fresh);
     if (save == &next->stack_pointer) return core->simdgroup->posted; /* released itself, and was chosen to go on */
-    if (!fresh || fiber_prepare(core, next)) to = next->stack_pointer;
+    if (!fresh) return msl_switch(save, next->stack_pointer, core->simdgroup->posted);
+    char *stack = core_take_stack(core);
+    if (stack) return msl_start(save, stack, fiber_body);
   }
-  return to ? msl_switch(save, to, core->simdgroup->posted) : NULL;
+  return core->home ? msl_switch(save, core->home, NULL) : NULL;
 }
 
 /* Whether two of the lanes wait at different sites. */
@@ -236,7 +236,7 @@ EXPORT void msl_threadgroup_barrier(void) {
 static void fiber_body(void) {
   Core *core = this_core;
   uint32_t stack = core->entering_stack;
-  void *to = core->home, *unused;
+  void *to = core->home;
   for (;;) {
     core->entry(core->buffers, core->threadgroup_memory, core->threadgroup_arguments);
     core->finished++;
@@ -250,5 +250,5 @@ static void fiber_body(void) {
     break;
   }
   core->free_stacks[core->free_count++] = stack;
-  msl_switch(&unused, to, core->simdgroup->posted);
+  msl_leave(to, core->simdgroup->posted);
 }

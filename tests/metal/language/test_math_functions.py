@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tests.metal.language.samples import SPECIAL_FLOATS, floats, special_pairs
-from tests.metal.language.tables import Table
+from tests.metal.language.tables import Table, round_to
 
 
 def wide(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -124,8 +124,26 @@ FLOAT.row(
     "float", "abs(sinpi(a))", lambda x: np.abs(x) * 0, a=("float", np.array([0, 1, -1, 2, 3, 16777217], np.float32))
 )
 FLOAT.row("float", "cospi(a)", lambda x: [1, -1, 1, -1], a=("float", np.array([0, 1, 2, -3], np.float32)))
-# the argument reduction of large angles, from 2^60 and the digits of pi
-HUGE = {2.0**60: 0.7390852126, 1e22: -0.8522008497671888}
+# 2^120, whose sine and cosine were computed with 200 digits of pi
+HUGE = ("float", np.float32([2.0**120, -(2.0**120)]))
+FLOAT.row(
+    "float", "sin(a)", lambda x: np.float64([0.37782010936075202, -0.37782010936075202]), 4, label="sin(2^120)", a=HUGE
+)
+FLOAT.row("float", "cos(a)", lambda x: np.float64([-0.92587902285483787] * 2), 4, label="cos(2^120)", a=HUGE)
+# Metal's safe math rounds a product before the sum; only fma does not.
+PRODUCT = {k: ("float", np.float32([v])) for k, v in {"a": 1 + 2.0**-12, "b": 1 + 2.0**-12, "c": -1 - 2.0**-11}.items()}
+FLOAT.row("float", "a * b + c", lambda a, b, c: a * b + c, label="not contracted", **PRODUCT)
+FLOAT.row("float", "fma(a, b, c)", lambda a, b, c: [2.0**-24], label="fma", **PRODUCT)
+# conversions round to the nearest, ties to even
+TIES = (np.arange(60_000, dtype=np.uint32) << 16) | 0x8000 | (np.arange(60_000, dtype=np.uint32) % 3)
+ANY = (
+    "float",
+    np.concatenate([np.random.default_rng(0).integers(0, 2**32, 60_000, dtype=np.uint32), TIES]).view(np.float32),
+)
+for metal in ("half", "bfloat"):
+    FLOAT.row(metal, f"{metal}(a)", lambda a, m=metal: round_to(m, a), label="ties to even", a=ANY)
+    four = ("float4", ANY[1].reshape(-1, 4))
+    FLOAT.row(f"{metal}4", f"{metal}4(a)", lambda a, m=metal: round_to(m, a), label="ties to even", a=four)
 
 
 def pairs(low: float, high: float, second: tuple[float, float] | None = None) -> dict[str, tuple[str, np.ndarray]]:

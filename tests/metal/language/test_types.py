@@ -204,6 +204,15 @@ for metal in ("int", "uint", "long", "ulong", "short4", "uchar3", "int2"):
     ARITHMETIC.row(
         metal, "a % b", lambda x, y: x.astype(object) - quotient(x, y) * y.astype(object), a=ab["a"], b=nonzero
     )
+NO_RESULT = np.zeros(64, np.int32)
+for metal in ("int", "uint", "long", "char", "int2", "ushort3"):
+    values = integers(metal, 1)[1]
+    smallest = np.full_like(values, np.iinfo(values.dtype).min)
+    for operator in "/%":
+        before = f"auto q = a {operator} b; int any = int(q{'.x' if values.ndim > 1 else ''});"
+        for name, a, b in (("zero", values, np.zeros_like(values)), ("minus one", smallest, ~np.zeros_like(values))):
+            label = f"{metal} {operator} {name}"
+            ARITHMETIC.row("int", "any - any", NO_RESULT, before=before, label=label, a=(metal, a), b=(metal, b))
 WRAPPING = ("int", np.int32([5, 2**31 - 1]))
 ARITHMETIC.row("bool", "a + 1 > a", lambda x: x != 2**31 - 1, a=WRAPPING)
 LITERALS = {

@@ -14,6 +14,8 @@ template <class... P> struct signature<void(P...)> {
   template <int i> using argument = typename pick<i, P...>::type;
 };
 
+template <class... P> struct signature<void (*)(P...)> : signature<void(P...)> {};
+
 // A buffer's address as the pointer or reference that the kernel declares.
 template <class T> struct bound;
 #define MSL_BOUND(space) \
@@ -47,6 +49,12 @@ constexpr constant uint threadgroup_limit = 32768;
 // The operands of a conditional expression as plain values. Otherwise a class in a variable and a temporary of the same
 // class differ in address space, and have no common type.
 template <class T> constexpr MSL_INLINE T value(T operand) { return operand; }
+
+// What a compound assignment adds: the value of an object that stands for an integral constant, see rewrite.py.
+template <class T> constexpr MSL_INLINE auto addend(T operand) {
+  if constexpr (__is_class(T) && __is_empty(T)) return T::value;
+  else return operand;
+}
 
 MSL_INLINE uint smaller(uint a, uint b) { return a < b ? a : b; }
 

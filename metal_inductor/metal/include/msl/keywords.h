@@ -18,7 +18,6 @@
 #define atomic_uint msl_atomic_uint
 #define atomic_float msl_atomic_float
 #define atomic_ulong msl_atomic_ulong
-#define atomic_long msl_atomic_long
 #define memory_order msl_memory_order
 #define memory_order_relaxed msl_memory_order_relaxed
 #define memory_order_acquire msl_memory_order_acquire

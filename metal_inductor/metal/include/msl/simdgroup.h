@@ -59,9 +59,10 @@ struct bit_and { template <class T> MSL_INLINE T operator()(T a, T b) const { re
 struct bit_or { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a | b); } };
 struct bit_xor { template <class T> MSL_INLINE T operator()(T a, T b) const { return T(a ^ b); } };
 
-MSL_INLINE uint lane_above(uint delta) { return lane() + delta > 31 ? lane() : lane() + delta; }
-MSL_INLINE uint lane_below(uint delta) { return lane() < delta ? lane() : lane() - delta; }
-MSL_INLINE uint lane_in_quad(uint index) { return (lane() & ~3u) | (index & 3); }
+// Each takes the lane's number, which costs a call on the CPU, once.
+MSL_INLINE uint lane_above(uint lane, uint delta) { return lane + delta > 31 ? lane : lane + delta; }
+MSL_INLINE uint lane_below(uint lane, uint delta) { return lane < delta ? lane : lane - delta; }
+MSL_INLINE uint lane_in_quad(uint lane, uint index) { return (lane & ~3u) | (index & 3); }
 
 // Combines the values of the active lanes before this one in its quad.
 template <class T, class Combine> MSL_INLINE T scan_quad(T value, Combine combine, T identity) {
@@ -84,21 +85,25 @@ using simd_number = enable_if_t<msl::one_of<T, char, uchar, short, ushort, int, 
 template <class T> using simd_integer = enable_if_t<msl::one_of<T, char, uchar, short, ushort, int, uint>(), T>;
 
 #define MSL_SHUFFLE(name, source) \
-  template <class T> MSL_INLINE simd_number<T> name(T value, ushort amount) { return msl::value_of_lane(value, source); }
+  template <class T> MSL_INLINE simd_number<T> name(T value, ushort amount) { \
+    const uint lane = msl::lane(); \
+    (void)lane; \
+    return msl::value_of_lane(value, source); \
+  }
 MSL_SHUFFLE(simd_shuffle, amount)
 MSL_SHUFFLE(simd_broadcast, amount)
-MSL_SHUFFLE(simd_shuffle_xor, msl::lane() ^ amount)
-MSL_SHUFFLE(simd_shuffle_down, msl::lane_above(amount))
-MSL_SHUFFLE(simd_shuffle_up, msl::lane_below(amount))
-MSL_SHUFFLE(simd_shuffle_rotate_down, msl::lane() + amount)
-MSL_SHUFFLE(simd_shuffle_rotate_up, msl::lane() - amount)
-MSL_SHUFFLE(quad_shuffle, msl::lane_in_quad(amount))
-MSL_SHUFFLE(quad_broadcast, msl::lane_in_quad(amount))
-MSL_SHUFFLE(quad_shuffle_xor, msl::lane() ^ (amount & 3))
-MSL_SHUFFLE(quad_shuffle_down, (msl::lane() & 3) + amount > 3 ? msl::lane() : msl::lane() + amount)
-MSL_SHUFFLE(quad_shuffle_up, (msl::lane() & 3) < amount ? msl::lane() : msl::lane() - amount)
-MSL_SHUFFLE(quad_shuffle_rotate_down, msl::lane_in_quad(msl::lane() + amount))
-MSL_SHUFFLE(quad_shuffle_rotate_up, msl::lane_in_quad(msl::lane() - amount))
+MSL_SHUFFLE(simd_shuffle_xor, lane ^ amount)
+MSL_SHUFFLE(simd_shuffle_down, msl::lane_above(lane, amount))
+MSL_SHUFFLE(simd_shuffle_up, msl::lane_below(lane, amount))
+MSL_SHUFFLE(simd_shuffle_rotate_down, lane + amount)
+MSL_SHUFFLE(simd_shuffle_rotate_up, lane - amount)
+MSL_SHUFFLE(quad_shuffle, msl::lane_in_quad(lane, amount))
+MSL_SHUFFLE(quad_broadcast, msl::lane_in_quad(lane, amount))
+MSL_SHUFFLE(quad_shuffle_xor, lane ^ (amount & 3))
+MSL_SHUFFLE(quad_shuffle_down, (lane & 3) + amount > 3 ? lane : lane + amount)
+MSL_SHUFFLE(quad_shuffle_up, (lane & 3) < amount ? lane : lane - amount)
+MSL_SHUFFLE(quad_shuffle_rotate_down, msl::lane_in_quad(lane, lane + amount))
+MSL_SHUFFLE(quad_shuffle_rotate_up, msl::lane_in_quad(lane, lane - amount))
 #undef MSL_SHUFFLE
 
 // Lanes beyond the end of each block of `modulo` lanes take the filling of the lane they would wrap around to. What a lane
@@ -106,8 +111,7 @@ MSL_SHUFFLE(quad_shuffle_rotate_up, msl::lane_in_quad(msl::lane() - amount))
 // rely on, so they do here too.
 #define MSL_FILL_SHUFFLE(name, source, outside, width) \
   template <class T> MSL_INLINE simd_number<T> name(T value, T filling, ushort amount, ushort modulo = width) { \
-    uint lane = msl::lane() & (modulo - 1u); \
-    uint block = msl::lane() - lane; \
+    uint self = msl::lane(), lane = self & (modulo - 1u), block = self - lane; \
     T shuffled = msl::value_of_lane_or(T(0), value, block + ((source) & (modulo - 1u))); \
     T filled = msl::value_of_lane_or(filling, filling, block + ((source) & (modulo - 1u))); \
     if (outside) return filled; \

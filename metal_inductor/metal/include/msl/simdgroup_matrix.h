@@ -23,7 +23,8 @@ template <class T, int Columns, int Rows = Columns> struct simdgroup_matrix {
   simdgroup_matrix() = default;
   explicit MSL_INLINE simdgroup_matrix(T diagonal) {
     uint lane = msl::lane(), row = msl::matrix_row(lane), column = msl::matrix_column(lane);
-    msl_elements = vec<T, 2>(row == column ? diagonal : T(0), row == column + 1 ? diagonal : T(0));
+    float value = diagonal;
+    msl_elements = vec<T, 2>(T(row == column ? value : 0.0f), T(row == column + 1 ? value : 0.0f));
   }
   MSL_INLINE thread vec<T, 2> &thread_elements() thread { return msl_elements; }
   MSL_INLINE const thread vec<T, 2> &thread_elements() const thread { return msl_elements; }
