@@ -1,6 +1,7 @@
 """Tables of Metal expressions: each row is one assertion about a value and its type, a table is one library.
 
-A row's kernel runs once for every element of its inputs, so that nothing is folded by the compiler.
+A row's kernel runs once for every element of its inputs, so that nothing is folded by the compiler. On a CPU it runs as
+fibers, as one that may wait for other threads does: a loop over threads takes the compiler three times as long.
 """
 
 from __future__ import annotations
@@ -92,10 +93,14 @@ class Row:
 
 
 class Table:
-    """Rows that are compiled together. `program` is text before the kernels; group: threads in a threadgroup."""
+    """Rows that are compiled together.
 
-    def __init__(self, program: str = "", group: int = 64) -> None:
+    program: text before the kernels. group: threads in a threadgroup. loops: on a CPU, test the vectorised loops.
+    """
+
+    def __init__(self, program: str = "", group: int = 64, loops: bool = False) -> None:
         self.program, self.group, self.rows = program, group, []
+        self.head = "" if loops else "if (false) simdgroup_barrier(mem_flags::mem_none); "
         self._library = functools.cache(self._compiled)
 
     def row(self, result: str, expression: str, expected, ulp: float = 0, before: str = "", label: str = "", **inputs):
@@ -123,7 +128,7 @@ class Table:
             return error
 
     def source(self) -> str:
-        return HEAD + self.program + "".join(map(_kernel, range(len(self.rows)), self.rows))
+        return HEAD + self.program + "".join(_kernel(number, row, self.head) for number, row in enumerate(self.rows))
 
     def check(self, device: str, number: int) -> None:
         row, result, library = self.rows[number], Type.named(self.rows[number].result), self._library(device)
@@ -142,14 +147,14 @@ class Table:
         )
 
 
-def _kernel(number: int, row: Row) -> str:
+def _kernel(number: int, row: Row, head: str) -> str:
     parameters = [f"device {row.result}* o"] + [f"device const {t}* {name}_" for name, (t, _) in row.inputs.items()]
     parameters.append("uint i [[thread_position_in_grid]]")
     if re.search(r"\blane\b", row.before + row.expression):
         parameters.append("ushort lane [[thread_index_in_simdgroup]]")
     reads = "".join(f"{t} {name} = {name}_[i]; " for name, (t, _) in row.inputs.items())
     return (
-        f"kernel void k{number}({', '.join(parameters)}) {{ {reads}{row.before}\n auto r = {row.expression};\n"
+        f"kernel void k{number}({', '.join(parameters)}) {{ {head}{reads}{row.before}\n auto r = {row.expression};\n"
         f' static_assert(is_same_v<remove_cvref_t<decltype(r)>, {row.result}>, "type"); o[i] = r; }}\n'
     )
 

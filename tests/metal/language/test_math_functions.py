@@ -96,7 +96,7 @@ def moderate(inputs: tuple[str, np.ndarray]) -> tuple[str, np.ndarray]:
 
 # less exact in metal::fast on some devices: see test_fast_functions.py
 ROUGHLY = {"exp", "exp2", "exp10", "log", "log2", "log10", "sin", "cos", "sqrt", "rsqrt", "divide"}
-FLOAT, HALF, VECTOR, SPACES = Table(), Table(), Table(), Table()
+FLOAT, HALF, VECTOR, SPACES = Table(loops=True), Table(), Table(), Table(loops=True)
 for name, (function, ulp, bounds) in UNARY.items():
     inputs = samples(*bounds)
     inputs = moderate(inputs) if name in ("sin", "cos", "tan") else inputs
