@@ -38,11 +38,11 @@ template <class T> MSL_INLINE simdgroup_matrix<T, 8> make_filled_simdgroup_matri
   result.msl_elements = vec<T, 2>(value);
   return result;
 }
-template <class T, int Columns, int Rows>
+template <class T, int Columns, int Rows = Columns>
 MSL_INLINE simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) {
   return make_filled_simdgroup_matrix<T>(value);
 }
-template <class T, int Columns, int Rows>
+template <class T, int Columns, int Rows = Columns>
 MSL_INLINE simdgroup_matrix<T, Columns, Rows> make_diagonal_simdgroup_matrix(T value) {
   return simdgroup_matrix<T, Columns, Rows>(value);
 }
