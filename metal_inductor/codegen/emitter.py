@@ -3,8 +3,9 @@ can hold it."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +96,19 @@ class Emitter:
         """The statements of the current scope so far; its variables stay known."""
         lines, self.scopes[-1].lines = self.scopes[-1].lines, []
         return lines
+
+    @contextlib.contextmanager
+    def only_where(self, condition: str) -> Iterator[None]:
+        """What is emitted inside runs, and its variables exist, only where `condition` holds."""
+        self._guarded += 1
+        inner = self.push()
+        yield
+        self.scopes.pop()
+        self._guarded -= 1
+        self.line(f"if ({condition}) {{")
+        for line in inner.lines:
+            self.line(f"    {line}")
+        self.line("}")
 
     def line(self, text: str) -> None:
         self.scopes[-1].lines.append(text)

@@ -204,8 +204,11 @@ def transform_members(members: list[Member], replaced: dict[sympy.Symbol, Any], 
 
 
 def store_member(emitter: Emitter, member: Member, guard: str = "") -> None:
-    """Computes and writes one member where `guard` holds; scatters check their predicate and indices first."""
-    value = emitter.value(member.body)
+    """Computes and writes one member where `guard` holds; scatters check their predicate and indices first.
+
+    Where a predicate does not hold, the value is not computed either: its loads may lie outside their buffers.
+    """
+    value = emitter.value(member.body) if member.predicate is None else ""
     conditions = [guard] if guard else []
     if member.predicate is not None:
         conditions.append(emitter.value(member.predicate))
@@ -215,9 +218,8 @@ def store_member(emitter: Emitter, member: Member, guard: str = "") -> None:
     if not conditions:
         emitter.store(member.node, member.index, member.indirect, value)
         return
-    emitter.line(f"if ({' && '.join(conditions)}) {{")
-    emitter.store(member.node, member.index, member.indirect, value)
-    emitter.line("}")
+    with emitter.only_where(" && ".join(conditions)):
+        emitter.store(member.node, member.index, member.indirect, value or emitter.value(member.body))
 
 
 # ---------------------------------------------------------------------------------------------- pointwise

@@ -69,6 +69,18 @@ def test_a_decoding_step_is_clean(all_checks):
         )
 
 
+def test_an_update_of_a_part_reads_no_value_for_the_rest(all_checks):
+    def update(cache: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        cache[1, 2:6:2, :2] = value[0, :, :2] * 2
+        return cache.sum((0, 2))
+
+    cache, value = torch.randn(2, 8, 3), torch.randn(1, 2, 3)
+    expected = cache.clone()
+    sums = update(expected, value)
+    torch.testing.assert_close(torch.compile(update, backend=backend)(cache, value), sums)
+    assert torch.equal(cache, expected)
+
+
 @pytest.mark.slow
 def test_training_is_clean(all_checks):
     model = torch.nn.Sequential(
