@@ -9,7 +9,9 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("expecttest")
 
-from benchmarks import coverage, coverage_worker, dispatches, machine, models  # noqa: E402
+from benchmarks import coverage, coverage_worker, dispatches, machine, metal_cpu, models  # noqa: E402
+from metal_inductor.metal import compile_shader  # noqa: E402
+from metal_inductor.runtime import cpu  # noqa: E402
 
 
 def test_a_layer_is_the_difference_of_two_depths():
@@ -101,3 +103,14 @@ def test_a_figure_carries_its_machine():
     described = machine.describe()
     assert described["torch"] and described["cores"] >= 1
     json.dumps(described)
+
+
+def test_kernels_of_the_cpu_benchmark_equal_eager_and_have_times():
+    library = compile_shader(metal_cpu.SOURCE.read_text(), device="cpu")
+    rows = metal_cpu.fiber_rows(library)
+    for row in rows:
+        row.check()
+    rows[0].sample()
+    cpu.configure(threads=0)
+    result = rows[0].result()
+    assert result["speedup"] > 0 and result["times_eager"] > 0
