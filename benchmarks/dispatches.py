@@ -2,8 +2,9 @@
 
     python -m benchmarks.dispatches [--json] [--models llama,qwen3] [--out FILE]
 
-Counted as the difference of two depths, so that embedding, head and mask drop out; all counts come from this run. The
-figures of lfm2_moe are the mean of its two kinds of layer. The last line of `--json` is one JSON object.
+Both sides make the kernels of an Apple GPU. Counted as the difference of two depths, so that embedding, head and mask
+drop out; all counts come from this run. The figures of lfm2_moe are the mean of its two kinds of layer. The last line
+of `--json` is one JSON object.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from benchmarks import machine, models, peer
 from metal_inductor import report
 
+OPTIONS = {"policy_device": "mps"}  # the kernels of an Apple GPU, as on the other side
 DEPTHS = (2, 4)  # even, so that each holds as many of both kinds of layer where a model alternates
 
 
@@ -39,7 +41,8 @@ def ours(name: str, depth: int) -> Counts:
     step = models.decode_step(name, depth)
     torch._dynamo.reset()
     with report.collect() as graphs, torch.no_grad():
-        torch.compile(step.forward, backend="metal_inductor", fullgraph=True)(step.token, **step.arguments)
+        compiled = torch.compile(step.forward, backend="metal_inductor", fullgraph=True, options=OPTIONS)
+        compiled(step.token, **step.arguments)
     kernels = Counter(f"{kernel.kind}: {' '.join(kernel.ops)}" for graph in graphs for kernel in graph.kernels)
     calls = [extern for graph in graphs for extern in graph.externs]
     return Counts(kernels, Counter(call.name for call in calls), {call.name: call.reason for call in calls})
