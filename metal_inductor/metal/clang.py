@@ -29,8 +29,16 @@ _NUMERIC_FLAGS = (
     "-fno-strict-float-cast-overflow", "-cl-fp32-correctly-rounded-divide-sqrt",
 )  # fmt: skip
 # A frame larger than a page is touched page by page, so that no stack overflow jumps over the guard page.
+# The runtime knows where diverged lanes wait by their program counters, and lets the lowest go on first: the code keeps
+# the order of the text, and a call stays in one place. Otherwise a loop may come behind what follows it.
+_ORDER_FLAGS = tuple(
+    argument
+    for option in ("-disable-block-placement", "-disable-tail-duplicate", "-disable-early-taildup")
+    for argument in ("-mllvm", option)
+)
 _CODE_FLAGS = (
     "-O3", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection", "-mllvm", "-runtime-memory-check-threshold=64",
+    *_ORDER_FLAGS,
 )  # fmt: skip
 # Checked code has one address space for each of Metal's, and hooks before any access is moved or merged.
 _CHECKED_FLAGS = (
@@ -136,7 +144,7 @@ def assembly_cpu(translation_text: str) -> str:
 
 def compile_cpu_checked(translation_text: str) -> tuple[bytes, instrumentation.Instrumented]:
     """As compile_cpu, with hooks for the run-time checks, and what their reports need to know of the text."""
-    optimised = (*_target_flags(), "-w", "-x", "ir", "-O1", "-fPIC")
+    optimised = (*_target_flags(), "-w", "-x", "ir", "-O1", "-fPIC", *_ORDER_FLAGS)
     flags = (*_target_flags(), *_LANGUAGE_FLAGS, *_NUMERIC_FLAGS, *_CHECKED_FLAGS)
     code = _run([*command(), *flags, "-", "-o", "-"], translation_text).decode()
     inline, library = [*command(), *optimised, "-S", "-emit-llvm", "-", "-o", "-"], str(INCLUDE_DIRECTORY)
