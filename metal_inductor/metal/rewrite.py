@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .kernel_parser import split_at_commas
-from .outline import Function, Outline
+from .outline import Function, Outline, Region
 from .tokens import Tokens
 
 _SPACES = {"device", "constant", "threadgroup", "thread"}
@@ -210,7 +210,7 @@ def rewrite_method_spaces(tokens: Tokens, outline: Outline) -> None:
         elif trailing is not None:
             tokens.items[trailing] = kept
         seen.add(key)
-    _drop_spaces_of_declarations(tokens)
+    _drop_spaces_of_declarations(tokens, [r for r in outline.records if r.begin in consistent])
 
 
 def _records_with_qualified_methods(tokens: Tokens, outline: Outline) -> set[int | None]:
@@ -283,8 +283,8 @@ def _signature_end(tokens: Tokens, function: Function) -> int:
     return i
 
 
-def _drop_spaces_of_declarations(tokens: Tokens) -> None:
-    """`T f() const thread;` and `S() thread = default;`"""
+def _drop_spaces_of_declarations(tokens: Tokens, consistent: list[Region]) -> None:
+    """`T f() const thread;` and `S() thread = default;`, but for `T f() thread;` in a record whose methods keep it."""
     for i in tokens.significant:
         if (
             tokens[i] in _SPACES
@@ -293,8 +293,22 @@ def _drop_spaces_of_declarations(tokens: Tokens) -> None:
         ):
             before = tokens.before(i)
             opener = tokens.before(before) if tokens[before] == "const" else before
-            if tokens[opener] == ")":
+            kept = tokens[i] == "thread" and before == opener and _declares_method(tokens, i, consistent)
+            if tokens[opener] == ")" and not kept:
                 tokens.items[i] = ""
+
+
+def _declares_method(tokens: Tokens, i: int, records: list[Region]) -> bool:
+    """Whether a token ends the declaration of a method of one of the records that is no constructor."""
+    record = next((r for r in reversed(records) if r.begin < i < r.end), None)
+    if record is None or tokens[tokens.after(i)] != ";":
+        return False
+    opener = i
+    while tokens[opener] not in ("(", ";", "{", "}") or (
+        tokens[opener] == "(" and tokens.closing(opener) != tokens.before(i)
+    ):
+        opener = tokens.before(opener)
+    return tokens[tokens.before(opener)] != record.name
 
 
 def rewrite_unions(tokens: Tokens, outline: Outline) -> None:

@@ -121,6 +121,21 @@ FEATURES = {
     "a reference to a temporary": ("float twice(const thread float& v) { return v * 2; }", "o[0] = twice(x + 1) + twice(x);", [14]),
     "device vectors by pointer": ("", "device float2* v = (device float2*)(o + 2); *v = float2(x, 4); v->yx += 1; o[0] = v->x; o[1] = o[3];",
                                   [4, 5, 4, 5]),
+    "methods defined outside of their record": (
+        "struct Outer { float v; template <typename T> float twice(T a) thread { v = a; return 2 * v; } float half_of(float a) thread; };"
+        "float Outer::half_of(float a) thread { v = a; return v / 2; }"
+        "template <typename T, int N> struct Box { T v; void load(T a) thread { v = a; } float get() thread { load(v + N); return v; } };"
+        "template <> void Box<float, 3>::load(float a) thread { v = -a; }",
+        "Outer u; Box<float, 3> b; Box<float, 1> c; b.v = c.v = x; o[0] = u.twice(x) + u.half_of(4); o[1] = b.get(); o[2] = c.get();",
+        [8, -6, 4]),
+    "coherent memory and fences": (
+        "float peek(volatile coherent(device) device float* p) { return *p; }",
+        "o[0] = x; atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_simdgroup); o[1] = peek(o);", [3, 3]),
+    "a pointer moved by an integral constant": (
+        "template <class T, T v> struct integral_constant { static constexpr constant T value = v;"
+        " constexpr operator T() const thread { return v; } };"
+        "template <class C> float at(device float* p, C by) { p += by; p -= 0; return p[by]; }",
+        "o[1] = 1; o[2] = 7; o[0] = at(o, integral_constant<int, 1>());", [7]),
     "type names without an object": ("struct P { half a; char b; float4 v; };", "o[0] = sizeof(P) + alignof(P) * 100;", [1632]),
 }  # fmt: skip
 INSTANCES = """
