@@ -34,6 +34,7 @@ kernel void scan(device const float* in [[buffer(0)]], device float* out [[buffe
 
 // One threadgroup a row of at most 1024 values, one a thread, all in threadgroup memory: after the round with distance d
 // each value is the sum of the last 2 d.
+[[max_total_threads_per_threadgroup(1024)]]
 kernel void scan_by_doubling(device const float* in [[buffer(0)]], device float* out [[buffer(1)]],
                              uint row [[threadgroup_position_in_grid]], uint i [[thread_index_in_threadgroup]],
                              uint columns [[threads_per_threadgroup]]) {

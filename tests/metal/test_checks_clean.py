@@ -9,7 +9,10 @@ import metal_inductor
 from metal_inductor.runtime.checks import MetalCheckError, MetalCheckWarning
 from metal_inductor.runtime.cpu import configure
 
-pytestmark = pytest.mark.filterwarnings(f"error::{MetalCheckWarning.__module__}.{MetalCheckWarning.__name__}")
+pytestmark = [
+    pytest.mark.filterwarnings(f"error::{MetalCheckWarning.__module__}.{MetalCheckWarning.__name__}"),
+    pytest.mark.filterwarnings("ignore:.*the initialiser of a threadgroup variable"),
+]
 
 SOURCE = """
 #include <metal_stdlib>
