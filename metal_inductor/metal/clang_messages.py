@@ -22,6 +22,7 @@ _ELEMENTS = {
 }  # fmt: skip
 _VECTOR = re.compile(r"(?:metal::)?(packed_)?vec<(\w+(?: \w+)?), (?:sizeof\.\.\.\(I\) aka )?(\d)>")
 _ALIAS = re.compile(r"('(?:[^']*)') \(aka '([^']*)'\)")
+_OWN_ALIAS = re.compile(r"'[^']*\bmsl_type_of_[^']*' \(aka ('[^']*')\)")
 _ASSERTION = re.compile(r"static assertion failed(?: due to requirement '[^']*')?: ")
 _OPTION = re.compile(r" \[-W[\w+-]+\]$")
 
@@ -37,9 +38,12 @@ class Message:
 
 
 def errors(report: str, headers: Sequence[str]) -> list[Message]:
-    """The errors of a report. One inside `headers` is moved to where the user's text led to it."""
-    found = list(_MESSAGE.finditer(report))
-    return list(_errors(found, tuple(headers)))
+    """The errors of a report. One inside `headers` is moved to where the user's text led to it.
+
+    One that clang does not trace back there follows from another, and is kept only where it is alone.
+    """
+    found = list(_errors(list(_MESSAGE.finditer(report)), tuple(headers)))
+    return [error for error in found if not error.file.startswith(tuple(headers))] or found
 
 
 def _errors(found: list[re.Match[str]], headers: tuple[str, ...]) -> Iterator[Message]:
@@ -63,6 +67,7 @@ def metal_words(text: str) -> str:
         text = text.replace(internal, metal)
     for spelled, short in _ELEMENTS.items():
         text = text.replace(spelled, short)
+    text = _OWN_ALIAS.sub(r"\1", text)
     text = _VECTOR.sub(lambda m: f"{m[1] or ''}{m[2]}{m[3]}", text)
     text = _ALIAS.sub(lambda m: m[1] if m[2] == m[1].strip("'") else m[0], text)
     return _OPTION.sub("", _ASSERTION.sub("", text))

@@ -67,14 +67,16 @@ def diagnose(
         view = places.Places(tokens, source)
     except MetalSyntaxError as error:
         return [_from_exception(error, places.Places(Tokens("", name), source))]
-    found = [*_errors(tokens, view, target), *_warnings(source, tokens, view)]
+    found = [*_warnings(source, tokens, view), *_errors(tokens, view, target)]  # the latter rewrites the tokens
     first: dict[tuple[str, int, str], Diagnostic] = {}
     for diagnostic in found:
         first.setdefault((diagnostic.file, diagnostic.line, diagnostic.message), diagnostic)
     return sorted(first.values(), key=lambda d: (d.file != name, d.file, d.line, d.column))
 
 
-def find_warnings(source: str, *, include_dirs: Sequence[str | pathlib.Path] = (), name: str = "<metal>"):
+def find_warnings(
+    source: str, *, include_dirs: Sequence[str | pathlib.Path] = (), name: str = "<metal>"
+) -> list[Diagnostic]:
     """The warnings alone, without asking the compiler. Raises MetalSyntaxError where the text cannot be read."""
     tokens = frontend.tokenise(source, include_dirs, name)
     return _warnings(source, tokens, places.Places(tokens, source))

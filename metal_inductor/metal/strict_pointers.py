@@ -264,7 +264,8 @@ def _bare_mark(tokens: Tokens, i: int) -> int | None:
     name = tokens.after(i)
     if tokens[i] not in _WORDS or not tokens[name].isidentifier():
         return None
-    return i if tokens[tokens.after(name)] in ("=", ";", ",", "{") else None
+    ends = ("=", ";", ",", "{") if tokens[i] == "*" else ("=", "{")  # a reference is bound where it is declared
+    return i if tokens[tokens.after(name)] in ends else None
 
 
 def _later_declarators(tokens: Tokens, i: int, limit: int) -> Iterator[tuple[int, str]]:
