@@ -8,8 +8,9 @@ import struct
 import numpy as np
 import torch
 
+from metal_inductor.metal import compile_shader
 from tests.metal.language.samples import floats, integers
-from tests.metal.language.tables import DTYPES, Table, Type, round_to
+from tests.metal.language.tables import DTYPES, HEAD, Table, Type, round_to
 
 SCALARS = (*DTYPES, "bfloat")
 SIZES = {**{name: dtype.itemsize for name, dtype in DTYPES.items()}, "bfloat": 2}
@@ -366,3 +367,21 @@ def test_limits(metal_device, number):
 @TRAIT_TABLE.test()
 def test_trait(metal_device, number):
     TRAIT_TABLE.check(metal_device, number)
+
+
+def test_quotients_by_zero_on_a_cpu():
+    """There is none: 0, with the dividend as remainder; and the smallest number by -1 is itself."""
+    types = ("int", "uint", "long", "ulong", "short", "uchar")
+    stores = "".join(
+        f"o[{2 * n}] = {t}(v[0]) / {t}(v[1]); o[{2 * n + 1}] = {t}(v[0]) % {t}(v[1]); " for n, t in enumerate(types)
+    )
+    kernel = compile_shader(
+        HEAD + f"kernel void k(device long* o, device const long* v) {{ {stores} }}", device="cpu"
+    ).k
+    result = torch.zeros(2 * len(types), dtype=torch.int64)
+    kernel(result, torch.tensor([77, 0]), threads=1, group_size=1)
+    assert result.tolist() == [0, 77] * len(types)
+    kernel(result, torch.tensor([-(2**63), -1]), threads=1, group_size=1)
+    assert result.tolist()[4:6] == [-(2**63), 0]
+    kernel(result, torch.tensor([-(2**31), -1]), threads=1, group_size=1)
+    assert result.tolist()[:2] == [-(2**31), 0]
