@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,7 @@ def test_header_compiles(header):
     source = f"#include <c10/metal/{header}>\nkernel void k(device float* x) {{ x[0] = 1; }}\n"
     assert [kernel.name for kernel in translate(source).kernels if kernel.name == "k"] == ["k"]
     assert clang.compile_cpu(translate(source).text)
+    assert b".entry" in clang.compile_cuda(translate(source, target="cuda").text)
     assert b".entry" in clang.compile_cuda(translate(source, target="cuda").text)
 
 
@@ -64,6 +66,92 @@ def test_special_functions():
 
 
 @pytest.mark.usefixtures("on_the_device")
+def philox(seed: int, index: np.ndarray) -> np.ndarray:
+    """Four 32-bit words for each index: nine rounds of Philox 4x32, high words of a product first."""
+    mask = np.uint64(0xFFFFFFFF)
+    high, low = np.uint64(seed >> 32), np.uint64(seed & 0xFFFFFFFF)
+    x, y = np.zeros_like(index), np.zeros_like(index)
+    z, w = index >> np.uint64(32), index & mask
+    for _ in range(9):
+        first, second = np.uint64(0xD2511F53) * x, np.uint64(0xCD9E8D57) * z
+        x, y, z, w = (
+            (second >> np.uint64(32)) ^ y ^ high,
+            second & mask,
+            (first >> np.uint64(32)) ^ w ^ low,
+            first & mask,
+        )
+        high, low = (high + np.uint64(0x9E3779B9)) & mask, (low + np.uint64(0xBB67AE85)) & mask
+    return np.stack([x, y, z, w], -1)
+
+
+def test_random_numbers_are_philox():
+    source = """
+    #include <c10/metal/random.h>
+    kernel void k(device float* uniform, device float* normal, device long* integers, constant long* seed,
+                  constant long& first, uint i [[thread_position_in_grid]]) {
+      uniform[i] = c10::metal::rand(seed[0], first + i);
+      normal[i] = c10::metal::randn(seed[0], first + i);
+      integers[i] = c10::metal::randint64(seed[0], first + i, -7, 1000);
+    }
+    """
+    count, seed, first = 5000, 0x123456789ABCDEF, 2**33 - 100
+    uniform, normal, integers = torch.empty(count), torch.empty(count), torch.empty(count, dtype=torch.int64)
+    compile_shader(source, device="cpu").k(uniform, normal, integers, torch.tensor([seed]), first, threads=count)
+    words = philox(seed, np.arange(first, first + count, dtype=np.uint64)) & np.uint64(0x7FFFFFFF)
+    scaled = words.astype(np.float32) * np.float32(4.6566127342e-10)
+    exact = scaled.astype(np.float64)
+    np.testing.assert_array_equal(uniform.numpy(), scaled[:, 0])
+    np.testing.assert_array_equal(integers.numpy(), -7 + (scaled[:, 0] * np.float32(1007)).astype(np.int64))
+    reference = np.sqrt(-2 * np.log(1 - exact[:, 0])) * np.cos(2 * np.pi * (1 - exact[:, 1]))
+    np.testing.assert_allclose(normal.numpy(), reference, rtol=1e-4, atol=1e-4)
+
+
+def gather_library():
+    return compile_shader(
+        """
+        #include <c10/metal/error.h>
+        kernel void gather(device float* out, constant float* table, constant long* index, constant long& rows,
+                           device c10::metal::ErrorMessages* errors, uint i [[thread_position_in_grid]],
+                           uint t [[thread_index_in_threadgroup]]) {
+          auto row = index[i];
+          if (row < 0 || row >= rows) {
+            TORCH_REPORT_ERROR(errors, "Index ", row, " out of range [0, ", rows, ")");
+            return;
+          }
+          threadgroup float seen[64];
+          seen[t] = table[row];
+          metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+          out[i] = seen[t];
+        }
+        """,
+        device="cpu",
+    )
+
+
+def test_an_error_that_a_kernel_reports_is_raised():
+    library, out, table, index = gather_library(), torch.empty(256), torch.randn(10), torch.randint(0, 10, (256,))
+    library.gather(out, table, index, 10, threads=256, group_size=64, error_buf_idx=4)
+    assert torch.equal(out, table[index])
+    index[37] = -12
+    with pytest.raises(
+        torch.AcceleratorError, match=r"^Index -12 out of range \[0, 10\)\nreported by gather at"
+    ) as raised:
+        library.gather(out, table, index, 10, threads=256, group_size=64, error_buf_idx=4)
+    assert raised.value.error_code == 1
+    with pytest.raises(torch.AcceleratorError, match=r"(?s)^Index 11 out of range.* and 255 more$") as raised:
+        library.gather(out, table, torch.full((256,), 11), 10, threads=256, group_size=64, error_buf_idx=4)
+    index[37] = 3
+    library.gather(out, table, index, 10, threads=256, group_size=64, error_buf_idx=4)
+    assert torch.equal(out, table[index])
+
+
+@pytest.mark.parametrize("index, error", [(-1, ValueError), (6, ValueError), (True, TypeError), ("4", TypeError)])
+def test_an_error_buffer_has_a_place_among_the_buffers(index, error):
+    arguments = (torch.empty(8), torch.randn(10), torch.zeros(8, dtype=torch.int64), 10)
+    with pytest.raises(error, match="error_buf_idx"):
+        gather_library().gather(*arguments, error_buf_idx=index)
+
+
 def test_registered_operators():
     source = """
     #include <c10/metal/indexing.h>
