@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from metal_inductor import policy
 
-from . import clang, places, rewrite, strict_types, strictness, threadgroup_memory
+from . import clang, places, reconvergence, rewrite, strict_types, strictness, threadgroup_memory
 from .entry_points import cuda_entry_point, entry_points
 from .kernel_info import DEFAULT_MAX_THREADS, MAX_THREADGROUP_BYTES, KernelInfo
 from .kernel_parser import Instantiation, Kernel, erase_forward_declarations, find_instantiations, find_kernels
@@ -113,6 +113,8 @@ def rewritten(
     zeroing = {k.function.qualified_name for k in kernels if threadgroup_memory.has_initialisers(tokens, k.function)}
     sizes = {k.function.qualified_name: threadgroup_memory.place_variables(tokens, k.function) for k in kernels}
     constant_numbers = _rewrite_language(tokens, outline)
+    if target == "cpu":
+        reconvergence.meet_in_loops(tokens, outline, synchronising)
     memory = {name for name, size in sizes.items() if size != 0}
     for kernel in kernels:
         if kernel.function.qualified_name in memory:
