@@ -1,4 +1,4 @@
-"""Runs, checks and times a Metal kernel on whatever this machine has: python examples/metal/anywhere.py [cpu|cuda|mps]"""
+"""Runs, checks and times a Metal kernel on any device: python examples/metal/anywhere.py [cpu|cuda|mps]"""
 
 import sys
 
