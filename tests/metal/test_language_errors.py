@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metal_inductor import policy
 from metal_inductor.metal import clang, compile_shader, diagnose
 from metal_inductor.metal.frontend import MetalSyntaxError, translate
 
@@ -352,3 +353,18 @@ def test_error_in_a_template_is_where_the_template_says_it():
 def test_all_errors_are_reported_in_order_and_once():
     source = HEAD + kernel("\nx[0] = a1;\nfloat* p;\nx[1] = a2;\nauto l = [] { };\n")
     assert [error.line for error in diagnose(source)] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_types_are_checked_for_each_target(target):
+    before, body, message = TYPED[10]
+    with pytest.raises(MetalSyntaxError, match=f"lib.metal:3: error: .*{message}"):
+        translate(HEAD + kernel(body, before), name="lib.metal", target=target)
+
+
+def test_every_kernel_has_an_instance_whose_types_are_checked():
+    functions = ["a"] * 40 + [f"b{number}" for number in range(20)] + ["a"] * 40
+    chosen = policy.instances_to_check(functions)
+    assert {functions[number] for number in chosen} == set(functions)
+    assert len(policy.instances_to_check(["a"] * 100)) == 16
+    assert policy.instances_to_check(["a", "b", "a"]) == [0, 1, 2]
