@@ -112,9 +112,9 @@ def rewritten(
     remembering, anonymous_memory = functions_with_memory(tokens, outline)
     zeroing = {k.function.qualified_name for k in kernels if threadgroup_memory.has_initialisers(tokens, k.function)}
     sizes = {k.function.qualified_name: threadgroup_memory.place_variables(tokens, k.function) for k in kernels}
+    meetings = reconvergence.meetings_in_loops(tokens, outline, synchronising) if target == "cpu" else []
     constant_numbers = _rewrite_language(tokens, outline)
-    if target == "cpu":
-        reconvergence.meet_in_loops(tokens, outline, synchronising)
+    reconvergence.make(tokens, meetings)
     memory = {name for name, size in sizes.items() if size != 0}
     for kernel in kernels:
         if kernel.function.qualified_name in memory:

@@ -7,6 +7,8 @@ its end; so where an iteration may leave out an exchange, its end is made one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .outline import Function, Outline
 from .tokens import Tokens
 
@@ -15,16 +17,28 @@ _PREFIXES = ("simd_", "quad_", "simdgroup_multiply")
 _LOOPS = ("for", "while", "do")
 _CHOICES = ("?", "&&", "||")
 
+Edits = list[tuple[int, Callable[[str], str]]]  # a token's index, and its new text from the one it has by then
 
-def meet_in_loops(tokens: Tokens, outline: Outline, synchronising: set[str]) -> None:
-    """Adds the places to every loop that needs one. synchronising: user's functions that may exchange."""
+
+def meetings_in_loops(tokens: Tokens, outline: Outline, synchronising: set[str]) -> Edits:
+    """What gives every loop that needs one its place: found in the user's tokens, made when they are rewritten.
+
+    synchronising: user's functions that may exchange.
+    """
+    edits: Edits = []
     for function in outline.functions:
         for i in tokens.words(function.body, function.end):
             if tokens[i] in _LOOPS and not _closes_do(tokens, i, function):
-                _meet_in_loop(tokens, i, synchronising)
+                edits += _meeting_in_loop(tokens, i, synchronising)
+    return edits
 
 
-def _meet_in_loop(tokens: Tokens, loop: int, synchronising: set[str]) -> None:
+def make(tokens: Tokens, edits: Edits) -> None:
+    for i, edit in edits:
+        tokens.items[i] = edit(tokens.items[i])
+
+
+def _meeting_in_loop(tokens: Tokens, loop: int, synchronising: set[str]) -> Edits:
     if tokens[loop] == "do":
         end = _statement_end(tokens, tokens.after(loop))
         condition = tokens.after(tokens.after(end))  # of the while behind the body
@@ -34,17 +48,20 @@ def _meet_in_loop(tokens: Tokens, loop: int, synchronising: set[str]) -> None:
         begin = tokens.after(tokens.closing(condition))
         end = _statement_end(tokens, begin)
     if tokens[condition] != "(" or not _may_leave_out(tokens, begin, end, synchronising):
-        return
+        return []
     if tokens[loop] == "for":
-        _meet_before_increment(tokens, condition)
-    elif tokens[loop] == "do":
-        tokens.items[condition] = f"({_MEET}, "
-    else:  # the end of an iteration must lie behind the body, where the place of its condition does not
-        close = tokens.closing(condition)
-        tokens.items[loop], tokens.items[condition], tokens.items[close] = "for", "(; ", f"; {_MEET})"
+        return _meeting_before_increment(tokens, condition)
+    if tokens[loop] == "do":
+        return [(condition, lambda text: text.replace("(", f"({_MEET}, ", 1))]
+    # the end of an iteration must lie behind the body, where the place of its condition does not
+    return [
+        (loop, lambda text: "for"),
+        (condition, lambda text: text.replace("(", "(; ", 1)),
+        (tokens.closing(condition), lambda text: f"{text[:-1]}; {_MEET})"),
+    ]
 
 
-def _meet_before_increment(tokens: Tokens, parenthesis: int) -> None:
+def _meeting_before_increment(tokens: Tokens, parenthesis: int) -> Edits:
     close, semicolons, i = tokens.closing(parenthesis), [], tokens.after(parenthesis)
     while i < close:
         if tokens[i] in ("(", "[", "{"):
@@ -52,9 +69,10 @@ def _meet_before_increment(tokens: Tokens, parenthesis: int) -> None:
         elif tokens[i] == ";":
             semicolons.append(i)
         i = tokens.after(i)
-    if len(semicolons) == 2:
-        last = semicolons[1]
-        tokens.items[last] = f"; {_MEET}" + ("" if tokens.after(last) == close else ", ")
+    if len(semicolons) != 2:
+        return []
+    comma = "" if tokens.after(semicolons[1]) == close else ", "
+    return [(semicolons[1], lambda text: f"{text} {_MEET}{comma}")]
 
 
 def _may_leave_out(tokens: Tokens, begin: int, end: int, synchronising: set[str]) -> bool:
