@@ -110,7 +110,8 @@ def _print(
         print(diagnostic)
     if arguments.check:
         errors = sum(d.severity == "error" for d in found)
-        print(f"{errors} errors, {len(found) - errors} warnings, {len(kernels)} kernels")
+        counts = {"error": errors, "warning": len(found) - errors, "kernel": len(kernels)}
+        print(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()))
     if arguments.list or not arguments.check:
         print("".join(_described(kernel) for kernel in kernels), end="")
 

@@ -86,7 +86,7 @@ def test_check_prints_every_error_with_its_place(capsys, file):
     assert f"{path}:4:10: error: call to 'max' is ambiguous\n      x[0] = max(x[0], 1);\n             ^\n" in out
     assert f"{path}:5:8: error: pointer type must have explicit address space qualifier\n" in out
     assert f"{path}:6:30: warning: Apple's compiler miscompiles" in out
-    assert out.endswith("2 errors, 1 warnings, 0 kernels\n")
+    assert out.endswith("2 errors, 1 warning, 0 kernels\n")
 
 
 def test_without_check_only_the_first_error_is_shown(capsys, file):
