@@ -10,7 +10,8 @@ import torch
 
 import metal_inductor
 from metal_inductor.compiler import backend
-from metal_inductor.runtime.cuda import CudaLibrary, CudaList
+from metal_inductor.runtime.cuda import CudaLibrary
+from metal_inductor.runtime.cuda_list import CudaList
 
 SOURCE = """
 #include <metal_stdlib>
