@@ -11,7 +11,8 @@ import torch
 from metal_inductor.metal import clang, compile_shader
 from metal_inductor.metal.frontend import translate
 
-HEADERS = sorted((pathlib.Path(torch.__file__).parent / "include" / "c10" / "metal").glob("*.h"))
+FOLDER = pathlib.Path(torch.__file__).parent / "include" / "c10" / "metal"
+HEADERS = sorted(FOLDER.glob("*.h"))
 pytestmark = pytest.mark.skipif(not HEADERS, reason="this torch ships no Metal headers")
 
 
@@ -27,7 +28,6 @@ def test_header_compiles(header):
     source = f"#include <c10/metal/{header}>\nkernel void k(device float* x) {{ x[0] = 1; }}\n"
     assert [kernel.name for kernel in translate(source).kernels if kernel.name == "k"] == ["k"]
     assert clang.compile_cpu(translate(source).text)
-    assert b".entry" in clang.compile_cuda(translate(source, target="cuda").text)
     assert b".entry" in clang.compile_cuda(translate(source, target="cuda").text)
 
 
@@ -65,21 +65,22 @@ def test_special_functions():
         torch.testing.assert_close(result.cpu(), exact, rtol=3e-5, atol=3e-6, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.usefixtures("on_the_device")
 def philox(seed: int, index: np.ndarray) -> np.ndarray:
-    """Four 32-bit words for each index: nine rounds of Philox 4x32, high words of a product first."""
+    """Four 32-bit words for each index: nine rounds of Philox 4x32. Early versions of torch's header take the high word
+    of a product for the low one."""
     mask = np.uint64(0xFFFFFFFF)
+    mixes_high = "rc1.x ^ ctr.y" in (FOLDER / "random.h").read_text()
+
+    def halves(product: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        words = product >> np.uint64(32), product & mask
+        return words if mixes_high else words[::-1]
+
     high, low = np.uint64(seed >> 32), np.uint64(seed & 0xFFFFFFFF)
     x, y = np.zeros_like(index), np.zeros_like(index)
     z, w = index >> np.uint64(32), index & mask
     for _ in range(9):
-        first, second = np.uint64(0xD2511F53) * x, np.uint64(0xCD9E8D57) * z
-        x, y, z, w = (
-            (second >> np.uint64(32)) ^ y ^ high,
-            second & mask,
-            (first >> np.uint64(32)) ^ w ^ low,
-            first & mask,
-        )
+        first, second = halves(np.uint64(0xD2511F53) * x), halves(np.uint64(0xCD9E8D57) * z)
+        x, y, z, w = second[0] ^ y ^ high, second[1], first[0] ^ w ^ low, first[1]
         high, low = (high + np.uint64(0x9E3779B9)) & mask, (low + np.uint64(0xBB67AE85)) & mask
     return np.stack([x, y, z, w], -1)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.exc import BackendCompilerFailed
 
 from benchmarks import models
 from tests.metal import inductor_mps
@@ -128,7 +129,11 @@ def reductions(long, short, cube):
 def test_reductions(dtype):
     inputs = [torch.randn(shape).to(dtype) for shape in ((7, 1500), (33, 5), (3, 6, 130))]
     loose = {"rtol": 2**-7, "atol": 0.25} if dtype == torch.bfloat16 else {"atol": 1e-5}
-    check(reductions, *inputs, **loose)
+    if dtype == torch.bfloat16 and torch.__version__ < "2.12":  # it assigns floats to bfloats, which is not Metal
+        with pytest.raises(BackendCompilerFailed, match="SyntaxError"):
+            check(reductions, *inputs, **loose)
+    else:
+        check(reductions, *inputs, **loose)
 
 
 def pointwise(x, y):
