@@ -12,8 +12,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/python -m metal_inductor demo
 
+# A worker for each core, with whole files: the libraries of a file are compiled once.
 test: $(STAMP)
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n auto --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

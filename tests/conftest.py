@@ -13,13 +13,15 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Kernels compiled by one test serve the next, and none of the user's are read or written.
+    """Kernels compiled by one test serve the next, in whatever worker, and none of the user's are read or written.
 
     A folder named by METAL_INDUCTOR_CACHE_DIR is kept, so that repeated runs are quick.
     """
     with pytest.MonkeyPatch.context() as patch:
         if "METAL_INDUCTOR_CACHE_DIR" not in os.environ:
-            patch.setenv("METAL_INDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+            mine = tmp_path_factory.getbasetemp()
+            shared = mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine
+            patch.setenv("METAL_INDUCTOR_CACHE_DIR", str(shared / "kernels"))
         yield os.environ["METAL_INDUCTOR_CACHE_DIR"]
 
 
