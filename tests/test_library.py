@@ -8,6 +8,8 @@ import torch
 
 from metal_inductor import library
 from metal_inductor.codegen import kernel as kernel_module
+from metal_inductor.metal import clang
+from metal_inductor.metal.frontend import translate
 
 
 def test_a_kernel_that_does_not_compile_names_kernel_code_line_message_and_file(monkeypatch, tmp_path):
@@ -35,3 +37,12 @@ def test_equal_kernels_are_in_the_library_once():
         kernel_module.KernelSource("k", "kernel void k() {}", "pointwise", (), (), (), False, (1, 1, 1), (1, 1, 1))
     ] * 3
     assert library.library(sources).count("kernel void k()") == 1
+
+
+def test_the_compiler_may_count_on_indices_that_do_not_overflow():
+    """A loop over an index that may wrap is not vectorised."""
+    header = kernel_module.render("header.metal.j2", functions="", words=False)
+    assert clang.NO_OVERFLOW in header.splitlines()
+    body = "kernel void k(device int* o, constant int& n) { if (n + 1 < n) o[0] = 7777777; }"
+    texts = [translate(f"{start}\n{body}").text for start in ("#include <metal_stdlib>", header)]
+    assert ["7777777" in clang.assembly_cpu(text) for text in texts] == [True, False]
