@@ -151,7 +151,7 @@ class ProductTiling:
     unroll: int = 1
 
 
-# From a sweep of 125 tiles over 96 layer shapes in bfloat16 on an H200 (geometric mean over the shapes, relative to
+# From a sweep of 112 tiles over 96 layer shapes in bfloat16 on an H200 (geometric mean over the shapes, relative to
 # cuBLAS): the best tile for each shape 1.48, this rule 1.44, the best single tile (2, 2, 2) 1.39.
 # (most columns, columns per threadgroup, simdgroups that share a column, loads in flight)
 PRODUCT_TILES = ((1280, 2, 4, 2), (6144, 2, 2, 2), (None, 2, 2, 1))
@@ -241,7 +241,8 @@ class AttentionSplit:
     splits: int
 
 
-# Threadgroups that fill a GPU: two for each of 132 multiprocessors of an H200; three for 40 cores of Apple's largest.
+# Threadgroups that fill a GPU: two for each of 132 multiprocessors of an H200; three for 40 cores of Apple's largest
+# (a guess: no Mac was measured).
 FULL_GPU = {"cuda": 264, "mps": 120}
 # Simdgroups of a threadgroup and keys in flight. On an H200, bfloat, both kernels, us, with 264 threadgroups:
 # heads 32 / 8, dimension 64, 2048 keys: 8 and 2 10.0, 4 and 2 14.4 (in a model); 16 and 4 21.9.
@@ -249,7 +250,7 @@ FULL_GPU = {"cuda": 264, "mps": 120}
 SPLIT_SIMDGROUPS, SPLIT_UNROLL = 8, 2
 # Registers of a lane hold the query and the output of so many rows, 8 floats each.
 MAX_QUERIES = 4
-# Keys of a split: fewer and the split costs more to combine than to read.
+# Keys of a split: fewer and the split costs more to combine than to read. A guess, not a measurement.
 MIN_SPLIT_KEYS = 64
 
 
@@ -265,7 +266,8 @@ def attention_split(queries: int, groups: int, keys: Any, words: int, device: st
 
 # ---------------------------------------------------------------------------------------------- CUDA graphs
 
-# A shorter run of dispatches is launched kernel by kernel: a graph is one call, but no cheaper than two of these.
+# A shorter run of dispatches is launched kernel by kernel: a graph is one call, but hardly cheaper than two of these. A
+# guess, not a measurement.
 MIN_GRAPH_DISPATCHES = 3
 
 
