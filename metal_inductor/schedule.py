@@ -333,12 +333,14 @@ class Scheduler:
         """Norms of one row move into the products that read them, which then compute them in every threadgroup."""
         lasting = {memory_of(self.buffers, name) for name in outputs}
         lasting |= {name for name, buffer in self.buffers.items() if buffer.kind in ("input", "constant")}
+        reads = {kernel: kernel.reads() for kernel in self.kernels}
         for product in [kernel for kernel in self.kernels if is_product(kernel.head)]:
-            source = self._row_before(product, lasting)
+            source = self._row_before(product, lasting, reads)
             if source is not None and self._row_fits(source, product, device):
                 self._absorb(source, product)
+                reads[product] = product.reads()
 
-    def _row_before(self, product: Kernel, lasting: set[str]) -> Kernel | None:
+    def _row_before(self, product: Kernel, lasting: set[str], reads: dict[Kernel, set[str]]) -> Kernel | None:
         """The kernel that reduces one row and leaves nothing but the vector of `product`, or None."""
         vector = product.head.operands["a"].buffer
         source = next((k for k in self.kernels if k.head is None and vector in k.writes()), None)
@@ -348,7 +350,7 @@ class Scheduler:
             return None
         others = [kernel for kernel in self.kernels if kernel is not source]
         for name in source.writes():
-            readers = [kernel for kernel in others if name in kernel.reads()]
+            readers = [kernel for kernel in others if name in reads[kernel]]
             if name in lasting or readers != ([product] if name == vector else []):
                 return None
         return source
