@@ -10,8 +10,8 @@ from typing import Any
 import sympy
 
 from metal_inductor.codegen.kernel import KernelSource
+from metal_inductor.fused_kernel import memory_of
 from metal_inductor.ir import Buffer, ExternNode
-from metal_inductor.schedule import memory_of
 
 ALIGNMENT = 256  # bytes; Apple's recommended buffer offset, and a multiple of every vector load
 

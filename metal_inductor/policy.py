@@ -174,7 +174,7 @@ def product_tiling(
     rows: int, products: int, columns: Any, depth: Any, layout: str, itemsize: int, device: str, normed: bool = False
 ) -> ProductTiling:
     """Tile of `products` few-row products of one vector by [depth, columns] weights of `itemsize` bytes an element;
-    `layout` is `schedule.weight_layout`'s; `normed`: each threadgroup computes the vector."""
+    `layout` is `schedule_products.weight_layout`'s; `normed`: each threadgroup computes the vector."""
     if device == "cpu":
         # One thread a column: 16 chains fill two AVX registers and hide the add latency. Against a weight that is
         # contiguous along columns, 16 columns a thread make the same registers.
@@ -256,12 +256,17 @@ MIN_SPLIT_KEYS = 64
 
 def attention_split(queries: int, groups: int, keys: Any, words: int, device: str) -> AttentionSplit:
     """Tile of attention with `queries` query rows for each of `groups` sets of keys of `words` 16-byte words each."""
-    lanes = 1 << (words - 1).bit_length()
     tile = min(MAX_QUERIES, 1 << (queries - 1).bit_length())
+    lanes = max(tile, 1 << (words - 1).bit_length())
     threadgroups = groups * -(-queries // tile)
     most = max(1, known_int(keys, 2048) // MIN_SPLIT_KEYS)
     splits = min(most, -(-FULL_GPU.get(device, FULL_GPU["mps"]) // threadgroups))
     return AttentionSplit(tile, lanes, SPLIT_SIMDGROUPS, SPLIT_UNROLL, splits)
+
+
+def combining_simdgroups(splits: int) -> int:
+    """Simdgroups that add up the outputs of `splits` splits of one row: about four each. A guess, not a measurement."""
+    return min(8, 1 << max(0, (splits - 1).bit_length() - 2))
 
 
 # ---------------------------------------------------------------------------------------------- CUDA graphs

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from metal_inductor.codegen.attention import AttentionBuilder
 from metal_inductor.codegen.kernel import KernelBuilder, KernelSource, library
 from metal_inductor.codegen.product import ProductBuilder
+from metal_inductor.fused_kernel import Kernel, memory_of
 from metal_inductor.ir import Buffer, ComputeNode, ExternNode
-from metal_inductor.schedule import Kernel, is_product, memory_of
+from metal_inductor.schedule_products import is_product
 
 __all__ = ["KernelSource", "build_sources", "library"]
 

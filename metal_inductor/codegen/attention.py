@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,13 @@ from metal_inductor.codegen import ops
 from metal_inductor.codegen.emitter import Emitter, Signature
 from metal_inductor.codegen.kernel import KernelSource, finish
 from metal_inductor.codegen.template import TemplateBuilder
+from metal_inductor.fused_kernel import Kernel
 from metal_inductor.ir import Buffer
-from metal_inductor.schedule import Kernel
 
 HEAD, ROW, DIM = ir.index_symbols(3)
 KEY = ir.reduction_symbol(0)
 ONE = sympy.Integer(1)
+LOG2_E = math.log2(math.e)
 MAX_WORDS = 32  # of a key or value: one a lane
 MAX_HEADS = 4096  # of which it is found out, one by one, who shares keys
 
@@ -83,7 +85,7 @@ class AttentionBuilder(TemplateBuilder):
         words = max(self.parameters["dim"], self.parameters["value_dim"]) * itemsize // 16
         tiling = policy.attention_split(group * length, heads // group, self.parameters["keys"], words, self.device)
         tiles = -(-group * length // tiling.queries)
-        shape = {"group": group, "tiles": tiles, "word": 16 // itemsize, "rows": heads * length}
+        shape = {"group": group, "tiles": tiles, "rows": heads * length, **exchanges(tiling, 16 // itemsize)}
         threads = (
             sympy.Integer(32),
             sympy.Integer(tiling.simdgroups * tiles * (heads // group)),
@@ -93,6 +95,7 @@ class AttentionBuilder(TemplateBuilder):
         emitter = self._emitter({HEAD, ROW, DIM, KEY})
         context = {
             **self._context(emitter), **shape, "tiling": tiling,
+            "scale": ops.format_constant(self.parameters["scale"] * LOG2_E, torch.float32),
             "type": ops.METAL_TYPES[self.buffers[keys.buffer].dtype],
             "query": self._operand(emitter, self.head.operands["query"], {}),
             "keys_view": self._pointer(emitter, keys), "values_view": self._pointer(emitter, values),
@@ -115,8 +118,9 @@ class AttentionBuilder(TemplateBuilder):
         return [partial, self._combine(scratch, tiling.splits, heads * length)]
 
     def _scratch(self, splits: int, rows: int) -> str:
-        """Memory for what each split has found: for each row its output, not yet divided, its peak and its total."""
-        shape = tuple(map(sympy.Integer, (splits, rows, self.parameters["value_dim"] + 2)))
+        """Memory for what the splits have found: for each split and row its output, not yet divided; then for each row
+        and split its peak and its total."""
+        shape = (sympy.Integer(splits * rows * (self.parameters["value_dim"] + 2)),)
         name = f"{self.head.buffer}_splits"
         self.buffers[name] = Buffer(name, shape, ir.contiguous_strides(shape), torch.float32)
         return name
@@ -126,12 +130,13 @@ class AttentionBuilder(TemplateBuilder):
         emitter = self._emitter({HEAD, ROW, DIM})
         found = self.signature.argument(scratch)
         epilogue = self.epilogue(emitter)
-        threads = (sympy.Integer(self.parameters["value_dim"]), sympy.Integer(rows), ONE)
-        width = min(256, -(-self.parameters["value_dim"] // 32) * 32)
+        simdgroups = policy.combining_simdgroups(splits)
+        self.signature.aligned.add(scratch)
+        threads = (sympy.Integer(32), sympy.Integer(simdgroups), sympy.Integer(rows))
         return finish(
-            "attention_combine", "attention_combine.metal.j2", self.signature, threads, (width, 1, 1),
+            "attention_combine", "attention_combine.metal.j2", self.signature, threads, (32, simdgroups, 1),
             [placed.node for placed in self.kernel.nodes] or [self.head], **self._context(emitter), scratch=found,
-            splits=splits, rows=rows, before=emitter.take_lines(), epilogue=epilogue,
+            splits=splits, rows=rows, simdgroups=simdgroups, before=emitter.take_lines(), epilogue=epilogue,
         )  # fmt: skip
 
     def _rows(self, operand: str, dim: str) -> Rows | None:
@@ -173,6 +178,7 @@ class AttentionBuilder(TemplateBuilder):
             "value_dim": self.parameters["value_dim"],
             "keys": emitter.index(sympy.sympify(self.parameters["keys"])),
             "scale": ops.format_constant(self.parameters["scale"], torch.float32),
+            "log2_e": ops.format_constant(LOG2_E, torch.float32),
             "causal": self.parameters["causal"],
             "mask_is_bool": mask is not None and not mask.is_floating_point,
         }
@@ -186,6 +192,18 @@ class AttentionBuilder(TemplateBuilder):
         emitter.push()
         value = emitter.value(ir.substitute(body, renamed))
         return {"lines": emitter.pop(), "value": value}
+
+
+def exchanges(tiling: policy.AttentionSplit, word: int) -> dict[str, Any]:
+    """How the lanes of a simdgroup add up: the bits of a lane's number that tell the words of a key (`lane_masks`) and
+    the slots (`slot_masks`) apart; how many of its queries x `word` sums each lane is left with, and the bits in which
+    lanes differ that are left with the same."""
+    lane_masks = [1 << bit for bit in reversed(range((tiling.lanes - 1).bit_length()))]
+    slot_masks = [1 << bit for bit in reversed(range(len(lane_masks), 5))]
+    held, repeated = tiling.queries * word, 0
+    for mask in slot_masks:
+        held, repeated = (held // 2, repeated) if held > 1 else (held, repeated | mask)
+    return {"word": word, "lane_masks": lane_masks, "slot_masks": slot_masks, "held": held, "repeated": repeated}
 
 
 def shared_heads(*bases: tuple[int, ...]) -> int:

@@ -14,9 +14,9 @@ import sympy
 from metal_inductor import ir, policy
 from metal_inductor.codegen import ops
 from metal_inductor.codegen.emitter import Emitter, Signature, to_storage
+from metal_inductor.fused_kernel import Kernel, Placed
 from metal_inductor.indexing import simplify
 from metal_inductor.ir import Buffer, ComputeNode
-from metal_inductor.schedule import Kernel, Placed
 
 MAX_INT = 2**31 - 1
 

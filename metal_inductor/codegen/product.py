@@ -12,8 +12,9 @@ from metal_inductor.codegen import ops
 from metal_inductor.codegen.emitter import Emitter, Signature, to_register
 from metal_inductor.codegen.kernel import KernelBuilder, KernelSource, finish
 from metal_inductor.codegen.template import TemplateBuilder
+from metal_inductor.fused_kernel import Kernel
 from metal_inductor.ir import Buffer, StridedView, TemplateNode
-from metal_inductor.schedule import Kernel, weight_layout
+from metal_inductor.schedule_products import weight_layout
 
 ROW, COLUMN = ir.index_symbols(2)
 DEPTH = ir.reduction_symbol(0)

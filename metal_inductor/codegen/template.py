@@ -9,8 +9,8 @@ import sympy
 from metal_inductor import ir
 from metal_inductor.codegen.emitter import Emitter, Signature, to_storage
 from metal_inductor.codegen.kernel import needs_long, place_member, store_member
+from metal_inductor.fused_kernel import Kernel
 from metal_inductor.ir import Buffer, TemplateNode
-from metal_inductor.schedule import Kernel
 
 
 class TemplateBuilder:
