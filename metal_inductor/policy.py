@@ -10,6 +10,8 @@ import sympy
 
 # One simdgroup on every Apple GPU, one warp on NVIDIA's.
 SIMDGROUP = 32
+# Threadgroup memory of a threadgroup on every Apple GPU.
+MAX_THREADGROUP_BYTES = 32768
 # Threadgroups of 256 threads keep several groups on a core of every Apple GPU and divide the 1024 limit.
 POINTWISE_GROUP = 256
 
@@ -80,6 +82,9 @@ MAX_SCAN_OPERATIONS = 1 << 26
 LONG_REDUCTION = 1 << 12
 # Rows of a one-dimensional tensor whose length is known only when the graph is called: a few for every GPU core.
 CHANGING_ROWS = 256
+# A norm over a whole tensor of up to this length stays one row and one kernel with its neighbours: 64 elements a thread
+# of one threadgroup, against three kernels or more of rows that are cut. A guess, not a measurement.
+MAX_NORM_ROW = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -254,14 +259,19 @@ MAX_QUERIES = 4
 MIN_SPLIT_KEYS = 64
 
 
-def attention_split(queries: int, groups: int, keys: Any, words: int, device: str) -> AttentionSplit:
-    """Tile of attention with `queries` query rows for each of `groups` sets of keys of `words` 16-byte words each."""
+def attention_split(queries: int, groups: int, keys: Any, words: int, itemsize: int, device: str) -> AttentionSplit:
+    """Tile of attention with `queries` query rows for each of `groups` sets of keys of `words` 16-byte words each, of
+    `itemsize` bytes an element."""
     tile = min(MAX_QUERIES, 1 << (queries - 1).bit_length())
     lanes = max(tile, 1 << (words - 1).bit_length())
+    simdgroups = SPLIT_SIMDGROUPS
+    row_bytes = 4 * lanes * (16 // itemsize)  # of an output or a query in float32
+    while (simdgroups + 1) * tile * row_bytes + 8 * simdgroups * tile > MAX_THREADGROUP_BYTES:
+        simdgroups //= 2
     threadgroups = groups * -(-queries // tile)
     most = max(1, known_int(keys, 2048) // MIN_SPLIT_KEYS)
     splits = min(most, -(-FULL_GPU.get(device, FULL_GPU["mps"]) // threadgroups))
-    return AttentionSplit(tile, lanes, SPLIT_SIMDGROUPS, SPLIT_UNROLL, splits)
+    return AttentionSplit(tile, lanes, simdgroups, SPLIT_UNROLL, splits)
 
 
 def combining_simdgroups(splits: int) -> int:

@@ -83,7 +83,9 @@ class AttentionBuilder(TemplateBuilder):
         group = shared_heads(keys.bases, values.bases)
         itemsize = self.buffers[keys.buffer].dtype.itemsize
         words = max(self.parameters["dim"], self.parameters["value_dim"]) * itemsize // 16
-        tiling = policy.attention_split(group * length, heads // group, self.parameters["keys"], words, self.device)
+        tiling = policy.attention_split(
+            group * length, heads // group, self.parameters["keys"], words, itemsize, self.device
+        )
         tiles = -(-group * length // tiling.queries)
         shape = {"group": group, "tiles": tiles, "rows": heads * length, **exchanges(tiling, 16 // itemsize)}
         threads = (

@@ -127,6 +127,11 @@ def _with_name(source: str, name: str) -> str:
 NO_OVERFLOW = "#pragma metal_inductor signed_overflow(undefined)"
 
 
+# Text with this line has all 32 lanes active at every operation of a simdgroup, so that a GPU need not find out which
+# are: 104 shuffles of attention each looked for their lanes and waited for a mask that was only known then.
+WHOLE_SIMDGROUPS = "#pragma metal_inductor simdgroups(whole)"
+
+
 def _numeric_flags(text: str) -> tuple[str, ...]:
     return _NUMERIC_FLAGS if NO_OVERFLOW in text else (*_NUMERIC_FLAGS, "-fwrapv")
 
@@ -185,7 +190,8 @@ def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
     architecture: the oldest GPU that it is for, 'sm_80' or later. Raises MetalSyntaxError.
     """
     target = _cuda_target_flags(architecture)
-    language = (*_LANGUAGE_FLAGS, *_numeric_flags(translation_text))
+    language = [*_LANGUAGE_FLAGS, *_numeric_flags(translation_text)]
+    language += ["-DMSL_WHOLE_SIMDGROUPS"] * (WHOLE_SIMDGROUPS in translation_text)
     unoptimised = ("-O3", "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", "-", "-o", "-")
     code = _run([*command(), *target, *language, *unoptimised], translation_text).decode()
     # clang puts the values of constexpr variables into constant memory and takes them for global memory

@@ -27,11 +27,15 @@ MSL_INLINE uint lane() {
   asm("mov.u32 %0, %%laneid;" : "=r"(result));
   return result;
 }
+#ifdef MSL_WHOLE_SIMDGROUPS  // the text says that all lanes take part in each of its operations
+MSL_INLINE uint active_mask() { return every_lane; }
+#else
 MSL_INLINE uint active_mask() {
   uint result;
   asm volatile("activemask.b32 %0;" : "=r"(result));
   return result;
 }
+#endif
 #define MSL_SHUFFLE_WORD(name, text, clamp) \
   MSL_INLINE uint name(uint word, uint amount, uint mask) { \
     uint result; \
