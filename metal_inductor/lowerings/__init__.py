@@ -10,6 +10,7 @@ from metal_inductor.lowerings import (  # noqa: F401
     pointwise,
     pooling,
     reduction,
+    variance,
     view,
 )
 from metal_inductor.lowerings.registry import Unsupported, find_lowering, lower, registered

@@ -15,8 +15,9 @@ from metal_inductor import ir
 from metal_inductor.ir import Expr, TensorValue
 from metal_inductor.lowerings import elementwise as ew
 from metal_inductor.lowerings.common import combine, convert, overloads, to_float32, wrap_dim
-from metal_inductor.lowerings.reduction import mean_of, moments, reduced_count
+from metal_inductor.lowerings.reduction import quotient, reduced_count
 from metal_inductor.lowerings.registry import lower
+from metal_inductor.lowerings.variance import moments, reduction_over
 
 if TYPE_CHECKING:
     from metal_inductor.lower import GraphLowering
@@ -112,10 +113,10 @@ def layer_norm(
     eps: float,
 ) -> tuple[TensorValue, TensorValue, TensorValue]:
     """(result, mean, 1 / standard deviation); the last two keep the normalised dimensions at size one."""
-    variance, mean = moments(graph, value, trailing(value, len(normalized_shape)))
-    rstd = inverse_root(graph, variance, eps)
-    result = scaled_and_shifted(graph, normalized(graph, value, mean, rstd), weight, bias)
-    parts = (result, mean, rstd)
+    found = moments(graph, value, trailing(value, len(normalized_shape)))
+    rstd = inverse_root(graph, found.variance, eps)
+    unit = combine(graph, ew.mul, found.deviation(graph, value), rstd)
+    parts = (scaled_and_shifted(graph, unit, weight, bias), found.mean(graph), rstd)
     return tuple(convert(part, graph.result_dtype(k)) for k, part in enumerate(parts))  # type: ignore[return-value]
 
 
@@ -177,8 +178,9 @@ def rms_norm(
     """(result, 1 / root of the mean square)"""
     eps = torch.finfo(value.dtype).eps if eps is None else eps
     wide = to_float32(value)
-    square = mean_of(graph, combine(graph, lambda x: ew.mul(x, x), wide), trailing(value, len(normalized_shape)), True)
-    rstd = inverse_root(graph, square, eps)
+    dims = trailing(value, len(normalized_shape))
+    squares = reduction_over(graph, wide, dims, True)("sum", combine(graph, lambda x: ew.mul(x, x), wide))
+    rstd = inverse_root(graph, quotient(squares, reduced_count(wide, dims)), eps)
     result = scaled_and_shifted(graph, combine(graph, ew.mul, wide, rstd), weight, None)
     return convert(result, graph.result_dtype(0)), convert(rstd, graph.result_dtype(1))
 
@@ -238,11 +240,11 @@ def group_norm(
     eps: float,
 ) -> tuple[TensorValue, TensorValue, TensorValue]:
     parts = grouped(graph, value, (N, C, HxW), group)
-    variance, mean = moments(graph, parts, [2, 3])
-    rstd = inverse_root(graph, variance, eps)
-    unit = normalized(graph, parts, mean, rstd)
+    found = moments(graph, parts, [2, 3])
+    rstd = inverse_root(graph, found.variance, eps)
+    unit = combine(graph, ew.mul, found.deviation(graph, parts), rstd)
     result = scaled_and_shifted(graph, unit, channel_wise(graph, weight, group), channel_wise(graph, bias, group))
-    shaped = (graph.reshape(part, graph.result_shape(k)) for k, part in enumerate((result, mean, rstd)))
+    shaped = (graph.reshape(part, graph.result_shape(k)) for k, part in enumerate((result, found.mean(graph), rstd)))
     return tuple(convert(part, graph.result_dtype(k)) for k, part in enumerate(shaped))  # type: ignore[return-value]
 
 
@@ -295,17 +297,24 @@ def batch_norm_inference(
     return convert(scaled_and_shifted(graph, unit, weight, bias), value.dtype)
 
 
+def batch_mean(center: Expr, shift: Expr) -> Expr:
+    """The mean; that of a batch with an infinity is infinite, as torch's running mean becomes."""
+    return ew.where(ew.isnan(shift), center, ew.add(center, shift))
+
+
 def batch_norm_training(
     graph: GraphLowering, value: TensorValue, weight: Any, bias: Any, eps: float
 ) -> tuple[TensorValue, TensorValue, TensorValue, TensorValue]:
     """(result, mean, 1 / standard deviation, unbiased variance) of the batch; the last three have C elements."""
     dims = [dim for dim in range(value.rank) if dim != 1]
-    variance, mean = moments(graph, value, dims)
-    rstd = inverse_root(graph, variance, eps)
+    found = moments(graph, value, dims)
+    rstd = inverse_root(graph, found.variance, eps)
     weight, bias = (per_channel(graph, part, value.rank) for part in (weight, bias))
-    result = convert(scaled_and_shifted(graph, normalized(graph, value, mean, rstd), weight, bias), value.dtype)
+    unit = combine(graph, ew.mul, found.deviation(graph, value), rstd)
+    result = convert(scaled_and_shifted(graph, unit, weight, bias), value.dtype)
+    mean = combine(graph, batch_mean, found.center, found.shift)
     count, freedom = (ir.index_value(reduced_count(value, dims) - k, torch.float32) for k in (0, 1))
-    unbiased = combine(graph, lambda v: ew.div(ew.mul(v, count), freedom), variance)
+    unbiased = combine(graph, lambda v: ew.div(ew.mul(v, count), freedom), found.variance)
     return result, *(flat_channels(graph, part) for part in (mean, rstd, unbiased))  # type: ignore[return-value]
 
 

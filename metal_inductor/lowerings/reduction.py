@@ -1,7 +1,6 @@
-"""Reductions: sums, products, extrema, truth, variances and norms.
+"""Reductions: sums, products, extrema, truth and norms.
 
-Floats accumulate in float32, integers in int64. A variance takes two passes: the mean first, then the squared
-deviations, because the textbook difference of squares cancels.
+Floats accumulate in float32, integers in int64.
 """
 
 from __future__ import annotations
@@ -240,77 +239,6 @@ def all_(graph: GraphLowering, value: TensorValue, dims: Dims = None, keepdim: b
     return convert(combine(graph, ew.negate, found), graph.result_dtype())
 
 
-# ---------------------------------------------------------------------------------------------- variance
-
-
-def moments(
-    graph: GraphLowering, value: TensorValue, dims: Sequence[int], correction: Any = 0
-) -> tuple[TensorValue, TensorValue]:
-    """(variance, mean) over `dims` in float32, both with the reduced dimensions kept at size one.
-
-    The rounding error of the mean biases the squared deviations by its square; the sum of the deviations, which is
-    zero for the exact mean, takes that out again (Chan, Golub and LeVeque's corrected two-pass algorithm).
-    """
-    value = to_float32(value)
-    count = reduced_count(value, dims)
-    mean = mean_of(graph, value, dims, True)
-    deviation = combine(graph, ew.sub, value, mean)
-    squares = combine(graph, lambda d: ew.mul(d, d), deviation)
-    first, second = (reduced(graph, "sum", part, dims, True, torch.float32) for part in (deviation, squares))
-    n = ir.index_value(count, torch.float32)
-    total = combine(graph, lambda s, d: ew.sub(s, ew.mul(d, ew.div(d, n))), second, first)
-    freedom = sympy.Max(0, count - sympy.sympify(correction))
-    return quotient(total, freedom), combine(graph, ew.add, mean, quotient(first, count))
-
-
-def without(graph: GraphLowering, value: TensorValue, dims: Sequence[int], keepdim: bool) -> TensorValue:
-    if keepdim:
-        return value
-    return graph.reshape(value, [size for dim, size in enumerate(value.shape) if dim not in dims])
-
-
-def spread(
-    graph: GraphLowering, value: TensorValue, dims: Dims, correction: Any, keepdim: bool, root: bool
-) -> tuple[TensorValue, TensorValue]:
-    """(variance or its root, mean) as torch shapes them."""
-    chosen = wrap_dims(dims, value.rank)
-    variance, mean = moments(graph, value, chosen, 1 if correction is None else correction)
-    if root:
-        variance = combine(graph, ew.sqrt, variance)
-    found, center = (convert(without(graph, part, chosen, keepdim), value.dtype) for part in (variance, mean))
-    return found, center
-
-
-def bessel(unbiased: bool) -> int:
-    return 1 if unbiased else 0
-
-
-def _register_spread(name: str, root: bool, with_mean: bool) -> None:
-    def result(both: tuple[TensorValue, TensorValue]) -> Any:
-        return both if with_mean else both[0]
-
-    @lower(*overloads(name, "correction"))
-    def lowering(
-        graph: GraphLowering, value: TensorValue, dims: Dims = None, *, correction: Any = None, keepdim: bool = False
-    ) -> Any:
-        return result(spread(graph, value, dims, correction, keepdim, root))
-
-    @lower(*overloads(name, "dim"))
-    def lowering_dim(
-        graph: GraphLowering, value: TensorValue, dims: Dims, unbiased: bool = True, keepdim: bool = False
-    ) -> Any:
-        return result(spread(graph, value, dims, bessel(unbiased), keepdim, root))
-
-    @lower(*overloads(name))
-    def lowering_default(graph: GraphLowering, value: TensorValue, unbiased: bool = True) -> Any:
-        return result(spread(graph, value, None, bessel(unbiased), False, root))
-
-
-for _name in ("var", "std"):
-    _register_spread(_name, _name == "std", False)
-    _register_spread(f"{_name}_mean", _name == "std", True)
-
-
 # ---------------------------------------------------------------------------------------------- norms
 
 
@@ -353,6 +281,13 @@ def _norm_root(total: Expr, order: float) -> Expr:
     if order in (0, 1):
         return total
     return ew.sqrt(total) if order == 2 else ew.binary("pow")(total, ew.like(1 / order, total))
+
+
+def without(graph: GraphLowering, value: TensorValue, dims: Sequence[int], keepdim: bool) -> TensorValue:
+    """`value`, whose `dims` have size one, with or without them."""
+    if keepdim:
+        return value
+    return graph.reshape(value, [size for dim, size in enumerate(value.shape) if dim not in dims])
 
 
 @lower(aten.logsumexp.default)
