@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
+import shlex
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-PACKAGES = ("torch", "transformers", "ziglang", "metal-inductor")
+import metal_inductor
+
+PACKAGES = ("torch", "triton", "transformers", "cuda-bindings", "ziglang")
+
+
+def best_device() -> str:
+    """The device of the figures where none is asked for."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def provenance() -> dict[str, Any]:
+    """Where a result file comes from: the command, without this machine's folders, the day and the machine."""
+    arguments = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    return {
+        "command": shlex.join(["python", *_module_or_script(), *arguments]),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": describe(),
+    }
+
+
+def _module_or_script() -> list[str]:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return ["-m", spec.name] if spec is not None else sys.argv[:1]
 
 
 def describe() -> dict[str, Any]:
@@ -21,7 +48,9 @@ def describe() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
+        "cuda": torch.version.cuda,
         **{package: _version(package) for package in PACKAGES},
+        "metal-inductor": metal_inductor.__version__,
     }
 
 
