@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install -qq
 PINS := requirements/pins.txt requirements/weights.txt pyproject.toml
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint device clean
+.PHONY: demo test lint device kernels decode clean
 
 demo: $(STAMP)
 	$(BIN)/python -m metal_inductor demo
@@ -26,6 +26,12 @@ device:
 	$(PYTHON) -m pytest tests/metal tests/runtime
 	$(PYTHON) -m benchmarks.device_check --device cuda
 	$(PYTHON) -m benchmarks.metal_cuda --out metal_cuda.json
+
+# On a machine with a GPU, likewise: kernels beside torch's, and decoding beside Inductor.
+kernels:
+	$(PYTHON) -m benchmarks.kernels --output kernels.json
+decode:
+	$(PYTHON) -m benchmarks.decode --output decode.json
 
 # The stamp is newer than the pins once they are installed, and changed pins install again.
 $(STAMP): $(PINS)
