@@ -63,11 +63,13 @@ def compile_graph(
         mark_in_place(gm.graph)
 
     with stages.run("lower", lambda: "\n".join(map(repr, graph.nodes))):
-        graph = GraphLowering(gm, device=device.torch_device, fallback=options.fallback).run()
+        policy_device = device.kind if options.policy_device == "auto" else options.policy_device
+        graph = GraphLowering(
+            gm, device=device.torch_device, fallback=options.fallback, policy_device=policy_device
+        ).run()
 
     with stages.run("schedule", lambda: "\n".join(map(repr, kernels))):
         outputs = [item.buffer for item in graph.outputs if isinstance(item, StridedView)]
-        policy_device = device.kind if options.policy_device == "auto" else options.policy_device
         kernels = schedule(graph.nodes, graph.buffers, outputs, options.fusion, policy_device).kernels
 
     with stages.run("render", lambda: library(sources)):

@@ -22,9 +22,12 @@ from metal_inductor.torch_compat import scalar_expr, size_expr
 class GraphLowering:
     """Lowers one functional ATen graph. After `run()`: `nodes` in program order, `buffers` by name, `outputs`."""
 
-    def __init__(self, gm: GraphModule, *, device: torch.device, fallback: str = "warn") -> None:
+    def __init__(
+        self, gm: GraphModule, *, device: torch.device, fallback: str = "warn", policy_device: str = "cpu"
+    ) -> None:
         self.gm = gm
         self.device = device
+        self.policy_device = policy_device
         self.fallback = fallback
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[ir.Node] = []

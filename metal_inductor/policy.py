@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -89,38 +89,127 @@ MAX_NORM_ROW = 1 << 16
 
 @dataclass(frozen=True)
 class ReductionTiling:
-    """`lanes` threads share a row (1, 32, or a whole threadgroup of more); a threadgroup holds `rows_per_group` rows;
-    each thread keeps `chains` independent accumulators, emptied into block sums every `block` steps."""
+    """`lanes` threads share a row (1, 32, or a whole threadgroup of more); a threadgroup holds `rows_per_group` rows.
+
+    A thread alone keeps `chains` accumulators, emptied into block sums every `block` steps. Threads that share a row
+    take `vector` elements each in a step, neighbours that are whole words or one of every `lanes`, and make `steps` of
+    them (0: as many as the row needs); a row is cut into `splits` parts. With `columns` neighbouring lanes are
+    neighbouring rows, `rows_per_group` of them, and `lanes` counts the threads of one row.
+    """
 
     lanes: int
     rows_per_group: int
-    chains: int
+    chains: int = 1
     block: int = 64  # steps: error against float64 0.7 to 1.4 times eager's on rows of 1000 to 4000; unblocked 1.8 to 4
+    vector: int = 1
+    steps: int = 0
+    splits: int = 1
+    columns: bool = False
 
 
 # On a CPU a row is one thread: a fiber switch costs about 5 ns, an element of a vectorised loop under 1 ns. Eight
 # chains hide the latency of a float add (4 cycles on Zen 4) and fill one AVX register.
 CPU_CHAINS = 8
-# Rows up to this length are one simdgroup's: longer ones need more loads in flight than 32 lanes issue
-# (torch's own Metal softmax makes the same cut at 1024).
-SIMDGROUP_ROW = 1024
 # Shorter rows than this leave most of a simdgroup idle: one thread a row.
 SHORT_ROW = 16
+# Elements that a thread loads before it uses the first, where neighbours are not read together.
+STRIDED_VECTOR = 4
+# A thread holds so many elements of a row, in so many registers, from one walk over it to the next.
+MAX_HELD_ELEMENTS, MAX_HELD_REGISTERS = 32, 32
+# Words that a single walk reads are loaded before the first one while all loads take no more registers than this.
+EARLY_REGISTERS = 48
+MAX_LANES = 1024
+# Multiprocessors, or cores, that have work only if there are as many threadgroups.
+GPU_CORES = 132
+# Rows of unknown number are many, of unknown length long.
+MANY_ROWS, UNKNOWN_LENGTH = 1 << 14, 1 << 12
+# A row of so many elements is worth a second dispatch when the GPU would else be idle.
+SPLIT_ROW = 1 << 14
 
 
-def reduction_tiling(rows: Any, count: Any, device: str) -> ReductionTiling:
-    """How `rows` reductions of `count` elements each are spread over threads."""
-    length = known_int(count, 4 * SIMDGROUP_ROW)
+def reduction_tiling(
+    rows: Any, count: Any, device: str, passes: int = 1, vector: int = 0, words: int = 0
+) -> ReductionTiling:
+    """How `rows` reductions of `count` elements each, walked `passes` times, are spread over threads. `vector`
+    neighbouring elements are `words` 16-byte words of all buffers together; 0: elements are read one by one."""
+    length = known_int(count, UNKNOWN_LENGTH)
     if device == "cpu":
         return ReductionTiling(1, 64, CPU_CHAINS if length >= 2 * CPU_CHAINS else 1)
     if length <= SHORT_ROW:
-        return ReductionTiling(1, POINTWISE_GROUP, 1)
-    if length <= SIMDGROUP_ROW:
-        return ReductionTiling(SIMDGROUP, 8, 1)
-    lanes = 256
-    while lanes < 1024 and lanes * 8 < length:
-        lanes *= 2
-    return ReductionTiling(lanes, 1, 1)
+        return ReductionTiling(1, POINTWISE_GROUP)
+    known = sympy.sympify(count).is_Integer
+    number = known_int(rows, MANY_ROWS)
+    taken = vector or min(STRIDED_VECTOR, next_power(-(-length // SIMDGROUP)))
+    units = -(-length // taken)
+    most = held_steps(vector, words) if vector and known else 1
+    too_long = passes > 1 and units > MAX_LANES * most
+    if known and (too_long or (length >= SPLIT_ROW and 2 * number <= GPU_CORES)):
+        return _split_rows(number, units, taken, most)
+    lanes = min(MAX_LANES, max(SIMDGROUP, next_power(-(-units // row_steps(number, most)))))
+    steps = -(-units // lanes) if vector and known and units <= lanes * most else 0
+    return ReductionTiling(lanes, 8 if lanes == SIMDGROUP else 1, vector=taken, steps=steps)
+
+
+def next_power(n: int) -> int:
+    """The least power of two that is at least `n`."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def held_steps(vector: int, words: int) -> int:
+    """Steps of `vector` elements whose `words` words a thread can hold."""
+    return max(1, min(MAX_HELD_ELEMENTS // vector, MAX_HELD_REGISTERS // (4 * max(1, words))))
+
+
+def row_steps(rows: int, most: int) -> int:
+    """Steps in which a thread walks a row that fits in a threadgroup: one where there are few rows, for the fewest
+    microseconds; where rows fill the GPU, several, so that fewer threads wait for each other."""
+    return 1 if rows < 4 * GPU_CORES else min(most, 4)
+
+
+def _split_rows(rows: int, units: int, vector: int, most: int) -> ReductionTiling:
+    """Parts of rows: as many as fill the GPU, more where a threadgroup could not hold its part."""
+    lanes = POINTWISE_GROUP
+    wanted = max(1, min(-(-FULL_GPU["cuda"] // rows), -(-units // lanes)))
+    steps = min(most, -(-units // (lanes * wanted))) if most > 1 else -(-units // (lanes * wanted))
+    return ReductionTiling(lanes, 1, vector=vector, steps=steps, splits=-(-units // (lanes * steps)))
+
+
+def column_tiling(rows: Any, count: Any, state_bytes: int, device: str) -> ReductionTiling:
+    """How reductions of `count` elements each are spread over threads where the rows are neighbours in memory: a
+    simdgroup reads 32 rows at once. A thread keeps `state_bytes`, which meet in threadgroup memory."""
+    length, number = known_int(count, UNKNOWN_LENGTH), known_int(rows, MANY_ROWS)
+    if device == "cpu" or length <= SHORT_ROW:
+        return reduction_tiling(rows, count, device)
+    width = min(SIMDGROUP, next_power(number))
+    tiles = -(-number // width)
+    threads = MAX_LANES if tiles < 4 * GPU_CORES else POINTWISE_GROUP
+    slices = min(threads // width, next_power(-(-length // 8)))
+    while slices > 2 and slices * width * state_bytes > MAX_COLUMN_BYTES:
+        slices //= 2
+    splits = min(-(-FULL_GPU["cuda"] // tiles), length // (8 * slices)) if 2 * tiles <= GPU_CORES else 1
+    if splits < 2 or not sympy.sympify(count).is_Integer:
+        return ReductionTiling(slices, width, vector=STRIDED_VECTOR, columns=True)
+    steps = -(-length // (slices * STRIDED_VECTOR * splits))
+    splits = -(-length // (slices * STRIDED_VECTOR * steps))
+    return ReductionTiling(slices, width, vector=STRIDED_VECTOR, steps=steps, splits=splits, columns=True)
+
+
+MAX_COLUMN_BYTES = 24576  # of a threadgroup's 32 KiB
+
+
+def gathering_tiling(tiling: ReductionTiling, rows: Any) -> ReductionTiling:
+    """Tile of the dispatch that only combines what the parts of rows have left: a simdgroup a row."""
+    if tiling.columns:
+        return replace(tiling, lanes=min(8, next_power(tiling.splits)), steps=0, splits=1)
+    return ReductionTiling(SIMDGROUP, min(8, known_int(rows, 8)), vector=tiling.vector)
+
+
+def row_in_threadgroup(lanes: int, count: Any, vector: int, words: int) -> ReductionTiling:
+    """Tile of one row that every threadgroup of `lanes` threads computes for itself."""
+    length = known_int(count, 0)
+    if vector and length and -(-length // (vector * lanes)) <= held_steps(vector, words):
+        return ReductionTiling(lanes, 1, vector=vector, steps=-(-length // (vector * lanes)))
+    return ReductionTiling(lanes, 1, vector=vector or 1)
 
 
 # ---------------------------------------------------------------------------------------------- few-row products
@@ -169,10 +258,17 @@ MAX_NORMED_COLUMNS = 32768
 MAX_NORMED_BYTES = 16384  # half of a threadgroup's memory, so that two threadgroups share a core
 
 
-def absorbs_row(columns: Any, depth: Any, itemsize: int, device: str) -> bool:
-    """Whether every threadgroup of a one-row product by [depth, columns] weights computes its vector itself."""
+def why_not_absorb_row(columns: Any, depth: Any, itemsize: int, device: str) -> str:
+    """Empty where every threadgroup of a one-row product by [depth, columns] weights computes its vector itself, else
+    the reason why not."""
+    if device == "cpu":
+        return "on a CPU a threadgroup is a few columns: a norm in each costs more than its own kernel"
     width, bytes_needed = known_int(columns, MAX_NORMED_COLUMNS + 1), known_int(depth, MAX_NORMED_BYTES) * itemsize
-    return device != "cpu" and width <= MAX_NORMED_COLUMNS and bytes_needed <= MAX_NORMED_BYTES
+    if width > MAX_NORMED_COLUMNS:
+        return f"the product has {columns} columns: beyond {MAX_NORMED_COLUMNS} the norm's own kernel is cheaper"
+    if bytes_needed > MAX_NORMED_BYTES:
+        return f"the vector takes {bytes_needed} bytes of threadgroup memory, of at most {MAX_NORMED_BYTES}"
+    return ""
 
 
 def product_tiling(
@@ -209,14 +305,16 @@ MAX_DECODE_ROWS = 8
 MAX_SMALL_ATTENTION = 4 << 20
 
 
-def attention_in_kernel(length: int, dim: int, value_dim: int, heads: Any, keys: Any) -> bool:
-    """Whether attention with `length` query rows runs in the decode kernel."""
-    if max(dim, value_dim) > MAX_HEAD_DIM:
-        return False
-    if length <= MAX_DECODE_ROWS:
-        return True
+def attention_kernel(length: Any, dim: int, value_dim: int, heads: Any, keys: Any, device: str) -> str | None:
+    """The kernel of attention with `length` query rows: "attention_decode", "attention_tiled", or None for ATen."""
+    widest = max(dim, value_dim)
+    if known_int(length, MAX_DECODE_ROWS + 1) <= MAX_DECODE_ROWS and widest <= MAX_HEAD_DIM:
+        return "attention_decode"
+    if device != "cpu" and widest <= MAX_TILED_DIM:
+        return "attention_tiled"
     work = sympy.sympify(heads) * length * sympy.sympify(keys) * (dim + value_dim)
-    return bool(work.is_Integer and work <= MAX_SMALL_ATTENTION)
+    small = work.is_Integer and work <= MAX_SMALL_ATTENTION and widest <= MAX_HEAD_DIM
+    return "attention_decode" if small else None
 
 
 @dataclass(frozen=True)
@@ -277,6 +375,56 @@ def attention_split(queries: int, groups: int, keys: Any, words: int, itemsize: 
 def combining_simdgroups(splits: int) -> int:
     """Simdgroups that add up the outputs of `splits` splits of one row: about four each. A guess, not a measurement."""
     return min(8, 1 << max(0, (splits - 1).bit_length() - 2))
+
+
+@dataclass(frozen=True)
+class AttentionTiles:
+    """A threadgroup of `simdgroups`, each with `blocks` blocks of eight query rows, takes `keys` keys at a time."""
+
+    simdgroups: int
+    blocks: int
+    keys: int
+
+    @property
+    def rows(self) -> int:
+        return 8 * self.simdgroups * self.blocks
+
+
+# A simdgroup holds the queries and outputs of its rows in registers: at 256 dimensions 128 of a lane's in float32.
+MAX_TILED_DIM = 256
+# Tiles of keys and values together, in bytes: three quarters of a threadgroup's memory, beside weights and masks.
+MAX_TILE_BYTES = 24576
+# Rows of a simdgroup that share each load of a key: more in the many registers of an NVIDIA GPU. A guess, not a
+# measurement, as are the four simdgroups.
+TILED_BLOCKS = {"cuda": 2, "mps": 1}
+MAX_BLOCKS_DIM = 128  # beyond, two blocks do not fit in 255 registers
+
+
+def tiles_read_memory(operations: int, loads: int) -> bool:
+    """Whether keys or values that take so many operations and loads an element are written out before tiles of queries
+    read them, each tile all of them."""
+    return operations > MAX_INDIRECT_OPS or loads > 1
+
+
+def attention_tiles(dim: int, value_dim: int, itemsize: int, device: str) -> AttentionTiles:
+    """Tile of attention with many query rows."""
+    keys = 32
+    while keys > 8 and keys * (tile_stride(dim) + tile_stride(value_dim)) * itemsize > MAX_TILE_BYTES:
+        keys //= 2
+    wide = max(dim, value_dim) * itemsize > 2 * MAX_BLOCKS_DIM
+    return AttentionTiles(4, 1 if wide else TILED_BLOCKS.get(device, 1), keys)
+
+
+def tile_stride(size: int) -> int:
+    """Elements between the rows of a tile with `size` columns: whole 8x8 matrices, and an odd number of them, so that
+    the eight rows of a matrix lie in different banks of threadgroup memory."""
+    return (-(-size // 8) | 1) * 8
+
+
+def attention_exponential(itemsize: int, device: str) -> str:
+    """The function that weighs scores. NVIDIA's instruction is near enough for 16-bit elements and defined for
+    infinities; what Apple's fast functions do with those is not documented."""
+    return "fast::exp2" if device == "cuda" and itemsize == 2 else "precise::exp2"
 
 
 # ---------------------------------------------------------------------------------------------- CUDA graphs

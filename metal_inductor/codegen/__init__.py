@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from metal_inductor.codegen.attention import AttentionBuilder
+from metal_inductor.codegen.attention_tiled import TiledAttentionBuilder
 from metal_inductor.codegen.kernel import KernelBuilder, KernelSource, library
 from metal_inductor.codegen.product import ProductBuilder
+from metal_inductor.codegen.reduction import ReductionBuilder
 from metal_inductor.fused_kernel import Kernel, memory_of
-from metal_inductor.ir import Buffer, ComputeNode, ExternNode
+from metal_inductor.ir import Buffer, ComputeNode, ExternNode, TemplateNode
 from metal_inductor.schedule_products import is_product
 
 __all__ = ["KernelSource", "build_sources", "library"]
+
+TEMPLATE_BUILDERS = {"attention_decode": AttentionBuilder, "attention_tiled": TiledAttentionBuilder}
 
 
 def build_sources(
@@ -37,10 +41,12 @@ def build_sources(
         }
         if is_product(kernel.head):
             steps.append(ProductBuilder(kernel, buffers, kept, device).build())
-        elif kernel.head is not None:
-            steps += AttentionBuilder(kernel, buffers, kept, device).build()
+        elif isinstance(kernel.head, TemplateNode):
+            builder = TEMPLATE_BUILDERS[kernel.head.template]
+            steps += builder(kernel, buffers, kept, device).build()
         else:
-            steps.append(KernelBuilder(kernel, buffers, kept, device).build())
+            builder = ReductionBuilder if kernel.reduction_sizes else KernelBuilder
+            steps += builder(kernel, buffers, kept, device).build()
     return steps
 
 

@@ -2,6 +2,7 @@
 
 from metal_inductor.lowerings import (  # noqa: F401
     assemble,
+    attention,
     creation,
     gather_scatter,
     matmul,

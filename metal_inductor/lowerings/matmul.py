@@ -1,14 +1,13 @@
-"""Matrix products: few rows run in the one-row kernel, the rest stays with the vendor; attention."""
+"""Matrix products: few rows run in the one-row kernel, the rest stays with the vendor."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 
-from metal_inductor import attention_op, ir, policy
+from metal_inductor import ir, policy
 from metal_inductor.ir import TensorValue
 from metal_inductor.lowerings.registry import Unsupported, lower
 
@@ -86,59 +85,3 @@ def dot(graph: GraphLowering, a: TensorValue, b: TensorValue) -> TensorValue:
         raise Unsupported("dot product of integers")
     body = ir.op("mul", a.body, b.body, dtype=a.dtype)
     return graph.reduce("sum", TensorValue(a.shape, a.dtype, body), [0], keepdim=False)
-
-
-@lower(attention_op.attention.default)
-def attention(
-    graph: GraphLowering,
-    query: TensorValue,
-    key: TensorValue,
-    value: TensorValue,
-    mask: TensorValue | None,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-) -> TensorValue:
-    """softmax(Q K^T * scale + mask) V over [batch, heads, length, dim], for few query rows."""
-    shape = graph.result_shape()
-    length, dim, keys, value_dim = query.shape[-2], query.shape[-1], key.shape[-2], value.shape[-1]
-    if not all(size.is_Integer for size in (length, dim, value_dim)):
-        raise Unsupported("attention with a symbolic number of query rows or head dimension")
-    if not policy.attention_in_kernel(int(length), int(dim), int(value_dim), ir.product(shape[:-2]), keys):
-        raise Unsupported("attention with many query rows or a large head dimension")
-    lead = shape[:-2]
-    q = _with_lead(graph, query, lead, enable_gqa)
-    k = _with_lead(graph, key, lead, enable_gqa)
-    v = _with_lead(graph, value, lead, enable_gqa)
-    operands: dict[str, Any] = {"query": q.body, "key": k.body, "value": v.body}
-    if mask is not None:
-        wide = graph.broadcast_to(mask, (*lead, length, keys))
-        operands["mask"] = _flatten_lead(graph, wide).body
-    parameters = {
-        "heads": ir.product(lead), "length": int(length), "keys": keys, "dim": int(dim), "value_dim": int(value_dim),
-        "scale": 1.0 / math.sqrt(int(dim)) if scale is None else float(scale), "causal": is_causal,
-        "mask_dtype": None if mask is None else mask.dtype,
-    }  # fmt: skip
-    out_shape = (ir.product(lead), length, value_dim)
-    result = graph.template("attention_decode", out_shape, query.dtype, operands, parameters)
-    return graph.reshape(result, shape)
-
-
-def _with_lead(graph: GraphLowering, x: TensorValue, lead: tuple, enable_gqa: bool) -> TensorValue:
-    """[prod(lead), rows, columns], heads repeated for grouped queries and the batch broadcast: views only."""
-    if enable_gqa and x.rank > 2 and x.shape[-3] != lead[-1]:
-        groups = lead[-1] / x.shape[-3]
-        shape = (*x.shape[:-3], lead[-1], *x.shape[-2:])
-        head = x.rank - 3
-        x = graph.view_as(x, shape, lambda *i: (*i[:head], _quotient(i[head], groups), *i[head + 1 :]))
-    return _flatten_lead(graph, graph.broadcast_to(x, (*lead, *x.shape[-2:])))
-
-
-def _quotient(index: sympy.Expr, groups: Any) -> sympy.Expr:
-    from torch.utils._sympy.functions import FloorDiv
-
-    return FloorDiv(index, groups)
-
-
-def _flatten_lead(graph: GraphLowering, x: TensorValue) -> TensorValue:
-    return graph.reshape(x, (ir.product(x.shape[:-2]), *x.shape[-2:]))
