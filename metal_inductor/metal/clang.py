@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from . import clang_messages, instrumentation
+from . import clang_messages, instrumentation, tensor_cores
 from .tokens import MetalSyntaxError
 
 INCLUDE_DIRECTORY = pathlib.Path(__file__).parent / "include"
@@ -132,6 +132,11 @@ NO_OVERFLOW = "#pragma metal_inductor signed_overflow(undefined)"
 WHOLE_SIMDGROUPS = "#pragma metal_inductor simdgroups(whole)"
 
 
+# Text with this line finds out for itself which elements of an 8x8 matrix a lane holds, which Metal does not specify.
+# So they may lie as a GPU's instructions want them: an exchange of lanes before and after each product is spared.
+ANY_MATRIX_LAYOUT = "#pragma metal_inductor matrix_layout(any)"
+
+
 def _numeric_flags(text: str) -> tuple[str, ...]:
     return _NUMERIC_FLAGS if NO_OVERFLOW in text else (*_NUMERIC_FLAGS, "-fwrapv")
 
@@ -192,12 +197,21 @@ def compile_cuda(translation_text: str, architecture: str = "sm_80") -> bytes:
     target = _cuda_target_flags(architecture)
     language = [*_LANGUAGE_FLAGS, *_numeric_flags(translation_text)]
     language += ["-DMSL_WHOLE_SIMDGROUPS"] * (WHOLE_SIMDGROUPS in translation_text)
+    language += ["-DMSL_OVERLAPPED_LAUNCHES=1"] * overlaps_launches(architecture)
+    language += ["-DMSL_NATIVE_MATRICES"] * (ANY_MATRIX_LAYOUT in translation_text)
     unoptimised = ("-O3", "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", "-", "-o", "-")
     code = _run([*command(), *target, *language, *unoptimised], translation_text).decode()
     # clang puts the values of constexpr variables into constant memory and takes them for global memory
     code = _CONSTANT_AS_GLOBAL.sub(r"\1", code).replace("addrspace(4)", "addrspace(1)")
     code = _EXPORTED_FUNCTION.sub("define internal ", code)  # inlined wherever it is called, and then not needed
-    return _run([*command(), *target, "-w", "-x", "ir", "-O3", "-S", "-", "-o", "-"], code)
+    ptx = _run([*command(), *target, "-w", "-x", "ir", "-O3", "-S", "-", "-o", "-"], code)
+    return tensor_cores.pair_products(ptx.decode()).encode() if ANY_MATRIX_LAYOUT in translation_text else ptx
+
+
+def overlaps_launches(architecture: str) -> bool:
+    """Whether kernels compiled for a GPU such as 'sm_90' wait for the kernel before them themselves, so that a graph
+    may start them while that one ends."""
+    return int(architecture.removeprefix("sm_").rstrip("af")) >= 90
 
 
 def _cuda_target_flags(architecture: str) -> list[str]:

@@ -44,6 +44,15 @@ MSL_INLINE void place_thread(thread MslThread &t, int axis, uint position) {
   t.thread_position_in_grid[axis] += position;
 }
 
+// A kernel may start while the one before it ends, and waits here until that one's results are there; a launch that does
+// not ask for it has nothing to wait for. The next kernel may start once all blocks of this one have.
+MSL_INLINE void follow_previous_grid() {
+#if MSL_OVERLAPPED_LAUNCHES
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // Fills in where the thread is; false for a thread that its threadgroup does not have.
 //
 // Metal numbers the threads of a threadgroup, and so its simdgroups, by the threadgroup's own sizes, which are smaller at
@@ -51,6 +60,7 @@ MSL_INLINE void place_thread(thread MslThread &t, int axis, uint position) {
 // beyond a smaller threadgroup are the last ones, and whole warps of them end at once. Only where hardware and threadgroup
 // have the same shape is the position the hardware's. The conditions are the same for a whole block.
 MSL_INLINE bool enter_grid(thread MslThread &t, const thread MslGrid &grid) {
+  follow_previous_grid();
   place_group(t, grid, 0, block_x());
   place_group(t, grid, 1, block_y());
   place_group(t, grid, 2, block_z());
@@ -83,7 +93,7 @@ MSL_INLINE bool enter_grid(thread MslThread &t, const thread MslGrid &grid) {
 MSL_INLINE ulong shared_memory() {
   ulong result;
   asm("mov.u64 %0, msl_shared;" : "=l"(result));
-  return result;
+  return result & ~15ul;  // tells clang of the alignment, so that it may join neighbouring accesses
 }
 MSL_SPECIAL_REGISTER(shared_memory_bytes, "dynamic_smem_size")
 #undef MSL_SPECIAL_REGISTER

@@ -193,20 +193,28 @@ template <class A, class B> constexpr bool on_tensor_cores() {
   return __is_same(A, B) && (__is_same(A, half) || __is_same(A, bfloat));
 }
 template <class T> MSL_INLINE uint as_word(metal::vec<T, 2> pair) { return __builtin_bit_cast(uint, pair.msl_lanes); }
+// Rows of a matrix become its columns: lane 4 row + column / 2 holds the elements of column `row`.
+MSL_INLINE uint transpose_word(uint word) {
+  uint result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
+  return result;
+}
 #define MSL_MULTIPLY(text) \
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." text "." text ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};" \
                : "+f"(sums[0]), "+f"(sums[1]), "+f"(unused[0]), "+f"(unused[1]) \
                : "r"(left), "r"(0), "r"(right))
+template <class T> MSL_INLINE void multiply_words(uint left, uint right, thread float *sums) {
+  float unused[2] = {0.0f, 0.0f};
+  if constexpr (__is_same(T, half)) MSL_MULTIPLY("f16");
+  else MSL_MULTIPLY("bf16");
+}
 template <class T>
 MSL_INLINE void multiply_on_tensor_cores(metal::vec<T, 2> a, metal::vec<T, 2> b, thread float *result) {
   uint there = matrix_lane(lane() >> 2, (lane() & 3) * 2);
   uint back = matrix_row(lane()) * 4 + matrix_column(lane()) / 2;
-  uint left = word_of_lane(as_word(a), there, every_lane), rows = word_of_lane(as_word(b), there, every_lane), right;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(right) : "r"(rows));
+  uint left = word_of_lane(as_word(a), there, every_lane), rows = word_of_lane(as_word(b), there, every_lane);
   float sums[2] = {value_of_lane(result[0], there, every_lane), value_of_lane(result[1], there, every_lane)};
-  float unused[2] = {0.0f, 0.0f};
-  if constexpr (__is_same(T, half)) MSL_MULTIPLY("f16");
-  else MSL_MULTIPLY("bf16");
+  multiply_words<T>(left, transpose_word(rows), sums);
   result[0] = value_of_lane(sums[0], back, every_lane);
   result[1] = value_of_lane(sums[1], back, every_lane);
 }

@@ -18,12 +18,19 @@ template <class T> MSL_INLINE T unpack(ulong bits) {
   else return as_type<T>(bits);
 }
 
+#ifdef MSL_NATIVE_MATRICES
+// Element layout of 8x8 matrices as NVIDIA's tensor cores take it, for text that works with any.
+constexpr MSL_INLINE uint matrix_row(uint lane) { return lane >> 2; }
+constexpr MSL_INLINE uint matrix_column(uint lane) { return (lane & 3) << 1; }
+constexpr MSL_INLINE uint matrix_lane(uint row, uint column) { return (row << 2) | (column >> 1); }
+#else
 // Element layout of 8x8 matrices. Lane bits 4..0 are row 2, column 2, row 1, row 0, column 1, as on Apple's GPUs.
 constexpr MSL_INLINE uint matrix_row(uint lane) { return ((lane >> 2) & 4) + ((lane >> 1) & 3); }
 constexpr MSL_INLINE uint matrix_column(uint lane) { return ((lane >> 1) & 4) + ((lane & 1) << 1); }
 constexpr MSL_INLINE uint matrix_lane(uint row, uint column) {
   return ((row & 4) << 2) | ((column & 4) << 1) | ((row & 3) << 1) | ((column >> 1) & 1);
 }
+#endif
 
 }  // namespace msl
 

@@ -20,13 +20,23 @@ template <class T, int Columns, int Rows = Columns> struct simdgroup_matrix {
   static_assert(Columns == 8 && Rows == 8, "simdgroup_matrix has 8 columns and 8 rows");
   static_assert(is_floating_point_v<T>, "simdgroup_matrix has elements of float, half or bfloat");
   vec<T, 2> msl_elements;
+#ifdef MSL_NATIVE_MATRICES
+  // The right operand of a tensor core wants columns; a load finds them by the way, and what nobody asks for is dropped.
+  uint msl_columns;
+  bool msl_knows_columns = false;
+#endif
   simdgroup_matrix() = default;
   explicit MSL_INLINE simdgroup_matrix(T diagonal) {
     uint lane = msl::lane(), row = msl::matrix_row(lane), column = msl::matrix_column(lane);
     float value = diagonal;
     msl_elements = vec<T, 2>(T(row == column ? value : 0.0f), T(row == column + 1 ? value : 0.0f));
   }
-  MSL_INLINE thread vec<T, 2> &thread_elements() thread { return msl_elements; }
+  MSL_INLINE thread vec<T, 2> &thread_elements() thread {
+#ifdef MSL_NATIVE_MATRICES
+    msl_knows_columns = false;
+#endif
+    return msl_elements;
+  }
   MSL_INLINE const thread vec<T, 2> &thread_elements() const thread { return msl_elements; }
 };
 typedef simdgroup_matrix<float, 8> simdgroup_float8x8;
@@ -54,6 +64,19 @@ MSL_INLINE ulong first_element(ulong stride, vec<ulong, 2> origin, bool transpos
   ulong row = msl::matrix_row(lane), column = msl::matrix_column(lane);
   return transposed ? (origin.y + column) * stride + origin.x + row : (origin.y + row) * stride + origin.x + column;
 }
+#ifdef MSL_NATIVE_MATRICES
+template <class T> constexpr bool loads_words() { return sizeof(T) == 2; }
+// A lane's pair of neighbours in memory is its pair of elements or, in a transposed matrix, half of its column.
+template <class T> MSL_INLINE void set_words(thread simdgroup_matrix<T, 8> &m, uint word, bool transposed) {
+  uint other = msl::transpose_word(word);
+  m.msl_elements.msl_lanes = __builtin_bit_cast(decltype(m.msl_elements.msl_lanes), transposed ? other : word);
+  m.msl_columns = transposed ? word : other;
+  m.msl_knows_columns = true;
+}
+#else
+template <class T> constexpr bool loads_words() { return false; }
+template <class T> MSL_INLINE void set_words(thread simdgroup_matrix<T, 8> &, uint, bool) {}
+#endif
 }  // namespace msl_matrix
 
 // simdgroup_load and simdgroup_store touch only the lane's own elements; stores by other lanes need a barrier, as on a GPU.
@@ -61,6 +84,12 @@ MSL_INLINE ulong first_element(ulong stride, vec<ulong, 2> origin, bool transpos
   template <class T> \
   MSL_INLINE void simdgroup_load(thread simdgroup_matrix<T, 8> &m, const space T *source, ulong elements_per_row = 8, \
                                  vec<ulong, 2> origin = vec<ulong, 2>(0), bool transpose = false) { \
+    if constexpr (msl_matrix::loads_words<T>()) { \
+      ulong odd = (ulong(source) / 2 | elements_per_row | origin.x) & 1; \
+      source += msl_matrix::first_element(elements_per_row, origin, false); \
+      if (__builtin_constant_p(odd) && odd == 0) return msl_matrix::set_words(m, *(const space uint *)source, transpose); \
+      return msl_matrix::set_words(m, msl::pack(source[0]) | msl::pack(source[1]) << 16, transpose); \
+    } \
     source += msl_matrix::first_element(elements_per_row, origin, transpose); \
     m.msl_elements[0] = source[0]; \
     m.msl_elements[1] = source[transpose ? elements_per_row : 1]; \
@@ -86,6 +115,15 @@ template <class D, class A, class B, class C>
 MSL_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8> &d, simdgroup_matrix<A, 8> a,
                                               simdgroup_matrix<B, 8> b, simdgroup_matrix<C, 8> c) {
   float sums[2] = {float(c.msl_elements[0]), float(c.msl_elements[1])};
+#ifdef MSL_NATIVE_MATRICES
+  if constexpr (msl::on_tensor_cores<A, B>()) {
+    uint right = b.msl_knows_columns ? b.msl_columns : msl::transpose_word(msl::as_word(b.msl_elements));
+    msl::multiply_words<A>(msl::as_word(a.msl_elements), right, sums);
+    d.msl_elements = vec<D, 2>(D(sums[0]), D(sums[1]));
+    d.msl_knows_columns = false;
+    return;
+  }
+#endif
   msl::multiply_pairs(a.msl_elements, b.msl_elements, sums);
   d.msl_elements = vec<D, 2>(D(sums[0]), D(sums[1]));
 }
