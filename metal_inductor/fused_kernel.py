@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,49 @@ from metal_inductor.ir import Buffer, ComputeNode, ExternNode, Node, TemplateNod
 
 # Metal binds at most 31 buffers; sizes and the error word take two.
 MAX_BUFFERS = 28
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why two things are not fused: a rule's name and a text with `{}` for each of `values`, which is put together only
+    when somebody reads it."""
+
+    rule: str
+    text: str
+    values: tuple[Any, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        return self.text.format(*self.values)
+
+
+@dataclass(frozen=True)
+class Declined:
+    """The nodes named `first` and `second` do not share a kernel, because of `refusal`."""
+
+    first: str
+    second: str
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class Space:
+    """An iteration space, for messages."""
+
+    rows: tuple[Any, ...]
+    reduced: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        rows, reduced = (f"[{', '.join(map(str, sizes))}]" for sizes in (self.rows, self.reduced))
+        return f"{rows} reduced over {reduced}" if self.reduced else rows
+
+
+def too_many_buffers(*sides: Kernel | Node) -> Refusal | None:
+    """The refusal of a kernel that would bind more buffers than Metal can."""
+    count = len(set().union(*(side.reads() | side.writes() for side in sides)))
+    return (
+        Refusal("buffers", "together {} buffers of at most {}", (count, MAX_BUFFERS)) if count > MAX_BUFFERS else None
+    )
 
 
 @dataclass(eq=False)
@@ -62,6 +106,11 @@ class Kernel:
         return ir.product(self.row_sizes)
 
     @property
+    def last(self) -> Node:
+        """The node that was placed last."""
+        return self.nodes[-1].node if self.nodes else self.heads()[-1]
+
+    @property
     def is_extern(self) -> bool:
         return isinstance(self.head, ExternNode)
 
@@ -76,3 +125,8 @@ def memory_of(buffers: dict[str, Buffer], name: str) -> str:
     while buffers[name].alias_of is not None:
         name = buffers[name].alias_of  # type: ignore[assignment]
     return name
+
+
+def memories(buffers: dict[str, Buffer], names: Iterable[str]) -> set[str]:
+    """The owners of the memory of `names`."""
+    return {memory_of(buffers, name) for name in names}

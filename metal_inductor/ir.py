@@ -389,9 +389,13 @@ class ComputeNode(Node):
         extra = [expr for _, expr in self.indirect] + [check[0] for check in self.checks]
         return [self.body, *extra] + ([self.predicate] if self.predicate is not None else [])
 
-    def reads(self) -> set[str]:
+    @functools.cached_property
+    def _reads(self) -> frozenset[str]:
         found = {node.buffer for node in walk(*self.roots()) if isinstance(node, Load)}
-        return found | ({self.buffer} if self.mode != "store" else set())
+        return frozenset(found | ({self.buffer} if self.mode != "store" else set()))
+
+    def reads(self) -> set[str]:
+        return set(self._reads)
 
     def writes(self) -> set[str]:
         return {self.buffer}

@@ -15,14 +15,24 @@ import sympy
 import torch
 
 from metal_inductor import ir, policy
-from metal_inductor.fused_kernel import MAX_BUFFERS, Kernel, Placed, memory_of
+from metal_inductor.extern import op_name
+from metal_inductor.fused_kernel import (
+    Declined,
+    Kernel,
+    Placed,
+    Refusal,
+    Space,
+    memories,
+    memory_of,
+    too_many_buffers,
+)
 from metal_inductor.indexing import simplify
 from metal_inductor.ir import Buffer, ComputeNode, ExternNode, Node, TemplateNode
 from metal_inductor.iteration_space import fit_iteration_space
 from metal_inductor.schedule_products import ProductFusion, is_product
 
 # Templates whose output the following pointwise nodes may transform in registers.
-EPILOGUE_TEMPLATES = frozenset({"linear", "attention_decode"})
+EPILOGUE_TEMPLATES = frozenset({"linear", "attention_decode", "attention_tiled"})
 
 
 @dataclass
@@ -30,7 +40,7 @@ class Schedule:
     """`kernels` in an order that respects every hazard; `declined` says why neighbours were not fused."""
 
     kernels: list[Kernel]
-    declined: list[tuple[str, str, str]]
+    declined: list[Declined]
 
 
 def schedule(
@@ -79,8 +89,8 @@ class Scheduler:
         self.buffers = buffers
         self.fusion = fusion
         self.kernels: list[Kernel] = []
-        self.products = ProductFusion(self.kernels, buffers)
-        self.declined: list[tuple[str, str, str]] = []
+        self.declined: list[Declined] = []
+        self.products = ProductFusion(self.kernels, buffers, self.declined)
         self.writer: dict[str, Kernel] = {}
         self.readers: dict[str, list[Kernel]] = {}
         self.last_effect: Kernel | None = None
@@ -145,82 +155,73 @@ class Scheduler:
 
     def _find_home(self, node: ComputeNode, dependencies: list[Kernel]) -> Kernel | None:
         recent = self.kernels[-policy.FUSION_WINDOW :]
-        producers = [kernel for kernel in dependencies if not kernel.is_extern]
-        producers.sort(key=lambda kernel: -kernel.position)
+        producers = sorted(dependencies, key=lambda kernel: -kernel.position)
         siblings = [k for k in reversed(recent) if k not in dependencies and k.head is None and _alike(node, k)]
         for candidate in producers + siblings:
-            reason = self._why_not(node, candidate, dependencies)
-            if reason is None:
+            refusal = self._why_not(node, candidate, dependencies)
+            if refusal is None:
                 return candidate
-            if candidate in producers:
-                self.declined.append((candidate.members()[-1].name, node.name, reason))
+            if candidate in producers or node.reads() & candidate.reads():
+                self.declined.append(Declined(candidate.last.name, node.name, refusal))
         return None
 
-    def _why_not(self, node: ComputeNode, kernel: Kernel, dependencies: list[Kernel]) -> str | None:
+    def _why_not(self, node: ComputeNode, kernel: Kernel, dependencies: list[Kernel]) -> Refusal | None:
         """Fuses `node` into `kernel` and returns None, or returns the rule that declined."""
-        bit = 1 << kernel.position
-        if any(other is not kernel and other.ancestors & bit for other in dependencies):
-            return "another kernel must run between them"
-        if isinstance(kernel.head, TemplateNode):
-            if kernel not in dependencies or kernel.head.template not in EPILOGUE_TEMPLATES or node.reduction:
-                return "a template takes only its own pointwise epilogue"
-        if len(kernel.reads() | kernel.writes() | node.reads() | node.writes()) > MAX_BUFFERS:
-            return f"more than {MAX_BUFFERS} buffers"
+        refusal = self._cannot_host(node, kernel, dependencies) or too_many_buffers(kernel, node)
+        if refusal is not None:
+            return refusal
         fit = fit_iteration_space(node, kernel)
         if fit is None:
-            return "different iteration spaces"
+            return Refusal("shapes", "{} does not fit {}", (_space(node), _space(kernel)))
         placed, row_sizes, reduction_sizes, remapped = fit
-        reason = self._hazard(placed, kernel, remapped, row_sizes, reduction_sizes)
-        if reason is None:
+        refusal = self._hazard(placed, kernel, remapped, row_sizes, reduction_sizes)
+        if refusal is None:
             kernel.row_sizes, kernel.reduction_sizes = row_sizes, reduction_sizes
             kernel.nodes = [*remapped, placed]
-        return reason
+        return refusal
+
+    def _cannot_host(self, node: ComputeNode, kernel: Kernel, dependencies: list[Kernel]) -> Refusal | None:
+        """Why `kernel` takes no `node`, whatever its shape."""
+        if isinstance(kernel.head, ExternNode):
+            return Refusal("ATen call", "{} is an ATen call: {}", (op_name(kernel.head.target), kernel.head.reason))
+        bit = 1 << kernel.position
+        between = next((other for other in dependencies if other is not kernel and other.ancestors & bit), None)
+        if between is not None:
+            return Refusal("order", "{}, which the second needs, runs between them", (between.last.name,))
+        if not isinstance(kernel.head, TemplateNode):
+            return None
+        template = kernel.head.template
+        if template not in EPILOGUE_TEMPLATES:
+            return Refusal("epilogue", "the {} kernel takes no epilogue", (template,))
+        if node.reduction:
+            text = "the {} kernel's epilogue is pointwise: it takes no {}"
+            return Refusal("epilogue", text, (template, node.reduction))
+        if kernel not in dependencies:
+            return Refusal("epilogue", "the {} kernel takes only what follows from its result", (template,))
+        return None
 
     def _hazard(
         self, placed: Placed, kernel: Kernel, members: list[Placed], row_sizes: tuple, reduction_sizes: tuple
-    ) -> str | None:
+    ) -> Refusal | None:
+        """Why the threads that compute `members` cannot compute `placed` as well."""
         node = placed.node
-        ranges = Kernel(row_sizes=row_sizes, reduction_sizes=reduction_sizes).ranges()
-        shared = node.reads() & kernel.writes()
-        if {memory_of(self.buffers, n) for n in node.writes()} & {
-            memory_of(self.buffers, n) for n in kernel.reads() | kernel.writes()
-        }:
-            return "it overwrites what the kernel reads or writes"
-        for name in shared:
-            if isinstance(kernel.head, TemplateNode) and name in {head.buffer for head in kernel.heads()}:
+        shape = Kernel(row_sizes=row_sizes, reduction_sizes=reduction_sizes)
+        if memories(self.buffers, node.writes()) & memories(self.buffers, kernel.reads() | kernel.writes()):
+            return Refusal("overwrites", "it overwrites {}, which the kernel reads or writes", (node.buffer,))
+        heads = {head.buffer for head in kernel.heads() if isinstance(head, TemplateNode)}
+        for name in node.reads() & kernel.writes():
+            if name in heads:
                 written = self.buffers[name].index(ir.index_symbols(len(kernel.row_sizes)))
-                if not self._same_element(placed, name, written, {}, "row", ranges, reduction_sizes):
-                    return "it reads other elements than the thread computes"
-                continue
-            producer = next(p for p in members if p.node.buffer == name)
-            if producer.node.mutates:
-                return "the kernel writes in place what it reads"
-            level = "row" if producer.node.reduction else producer.level
-            if not self._same_element(
-                placed, name, producer.node.index, producer.mapping, level, ranges, reduction_sizes
-            ):
-                return "it reads other elements than the thread computes"
+                refusal = _other_element(placed, name, written, {}, "row", shape)
+            else:
+                producer = next(p for p in members if p.node.buffer == name)
+                if producer.node.mutates:
+                    return Refusal("in place", "the kernel updates {} in place: others of its threads may lag", (name,))
+                level = "row" if producer.node.reduction else producer.level
+                refusal = _other_element(placed, name, producer.node.index, producer.mapping, level, shape)
+            if refusal is not None:
+                return refusal
         return None
-
-    def _same_element(
-        self, placed: Placed, name: str, written: Any, mapping: dict, level: str, ranges: dict, reduction_sizes: tuple
-    ) -> bool:
-        """Whether every load of buffer `name` in `placed` is of the element that the same thread has produced."""
-        if level == "full" and placed.level == "row" and reduction_sizes:
-            return False
-        units = {symbol: sympy.Integer(0) for symbol, size in ranges.items() if size == 1}
-
-        def canonical(index: Any, table: dict) -> sympy.Expr:
-            return sympy.expand(simplify(sympy.sympify(index).xreplace(table).xreplace(units), ranges))
-
-        expected = canonical(written, mapping)
-        for root in placed.node.roots():
-            for load in ir.loads(root):
-                if load.buffer != name:
-                    continue
-                if load.indirect or canonical(load.index, placed.mapping) != expected:
-                    return False
-        return True
 
     # ------------------------------------------------------------------ order
 
@@ -246,3 +247,34 @@ class Scheduler:
 def _alike(node: ComputeNode, kernel: Kernel) -> bool:
     """Neighbours without a common value share a dispatch only if both reduce or neither does."""
     return bool(node.reduction) == bool(kernel.reduction_sizes)
+
+
+def _space(where: ComputeNode | Kernel) -> Space:
+    return Space(where.sizes if isinstance(where, ComputeNode) else where.row_sizes, where.reduction_sizes)
+
+
+def _other_element(
+    placed: Placed, name: str, written: Any, mapping: dict, level: str, kernel: Kernel
+) -> Refusal | None:
+    """None where every load of buffer `name` in `placed` is of the element that the same thread has produced at index
+    `written`; else which is not."""
+    if level == "full" and placed.level == "row" and kernel.reduction_sizes:
+        return Refusal("elements", "one value a row cannot read all of the row's values of {}", (name,))
+    ranges = kernel.ranges()
+    units = {symbol: sympy.Integer(0) for symbol, size in ranges.items() if size == 1}
+
+    def canonical(index: Any, table: dict) -> sympy.Expr:
+        return sympy.expand(simplify(sympy.sympify(index).xreplace(table).xreplace(units), ranges))
+
+    expected = canonical(written, mapping)
+    for root in placed.node.roots():
+        for load in ir.loads(root):
+            if load.buffer != name:
+                continue
+            if load.indirect:
+                return Refusal("data-dependent index", "it reads {} at places that depend on data", (name,))
+            index = canonical(load.index, placed.mapping)
+            if index != expected:
+                where = (name, index, name, expected)
+                return Refusal("elements", "it reads {}[{}] where the thread computes {}[{}]", where)
+    return None

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import sympy
 
 from metal_inductor import ir, policy
-from metal_inductor.fused_kernel import MAX_BUFFERS, Kernel, memory_of
+from metal_inductor.fused_kernel import Declined, Kernel, Refusal, memories, memory_of, too_many_buffers
 from metal_inductor.ir import Buffer, Node, TemplateNode
 
 
@@ -41,9 +40,13 @@ def weight_layout(node: TemplateNode) -> str:
 class ProductFusion:
     """Fuses the products among `kernels`, the scheduler's list, in place."""
 
-    def __init__(self, kernels: list[Kernel], buffers: dict[str, Buffer]) -> None:
+    def __init__(self, kernels: list[Kernel], buffers: dict[str, Buffer], declined: list[Declined]) -> None:
         self.kernels = kernels
         self.buffers = buffers
+        self.declined = declined
+
+    def _decline(self, first: Kernel, second: Node, refusal: Refusal) -> None:
+        self.declined.append(Declined(first.last.name, second.name, refusal))
 
     # ------------------------------------------------------------------ products of one vector
 
@@ -53,29 +56,39 @@ class ProductFusion:
         for kernel in reversed(self.kernels[-policy.FUSION_WINDOW :]):
             if not is_product(kernel.head) or (vector_key(kernel.head), kernel.head.sizes) != wanted:
                 continue
-            bit = 1 << kernel.position
-            if kernel in dependencies or any(other.ancestors & bit for other in dependencies):
-                continue
-            fits = len(kernel.reads() | kernel.writes() | node.reads() | node.writes()) <= MAX_BUFFERS
-            if fits and policy.shares_threads(int(node.sizes[0]), len(kernel.heads()) + 1):
+            refusal = self._why_not_twin(kernel, node, dependencies)
+            if refusal is None:
                 kernel.twins.append(node)
                 return kernel
+            self._decline(kernel, node, refusal)
         return None
+
+    def _why_not_twin(self, kernel: Kernel, node: TemplateNode, dependencies: list[Kernel]) -> Refusal | None:
+        bit = 1 << kernel.position
+        if kernel in dependencies or any(other.ancestors & bit for other in dependencies):
+            return Refusal("order", "one product waits for the other")
+        rows, products = int(node.sizes[0]), len(kernel.heads()) + 1
+        if not policy.shares_threads(rows, products):
+            most = policy.MAX_SHARED_ACCUMULATORS
+            return Refusal("accumulators", "a thread would sum {} values, of at most {}", (rows * products, most))
+        return too_many_buffers(kernel, node)
 
     def join(self) -> None:
         """Products of one vector that do not wait for each other become parts of one dispatch."""
-        first: dict[Any, list[Kernel]] = {}
+        hosts: dict[str, list[Kernel]] = {}
         for kernel in [kernel for kernel in self.kernels if is_product(kernel.head)]:
-            hosts = first.setdefault(vector_key(kernel.head), [])
-            host = next((host for host in hosts if self._may_join(host, kernel)), None)
-            if host is None:
-                hosts.append(kernel)
+            candidates = hosts.setdefault(kernel.head.operands["a"].buffer, [])
+            refusals = []
+            for host in candidates:
+                refusal = _why_not_join(host, kernel)
+                if refusal is None:
+                    self._join(host, kernel)
+                    break
+                refusals.append((host, refusal))
             else:
-                self._join(host, kernel)
-
-    def _may_join(self, host: Kernel, kernel: Kernel) -> bool:
-        ordered = host.ancestors & (1 << kernel.position) or kernel.ancestors & (1 << host.position)
-        return not ordered and len(host.reads() | host.writes() | kernel.reads() | kernel.writes()) <= MAX_BUFFERS
+                for host, refusal in refusals:
+                    self._decline(host, kernel.head, refusal)
+                candidates.append(kernel)
 
     def _join(self, host: Kernel, kernel: Kernel) -> None:
         if not host.parts:
@@ -96,55 +109,93 @@ class ProductFusion:
         lasting |= {name for name, buffer in self.buffers.items() if buffer.kind in ("input", "constant")}
         reads = {kernel: kernel.reads() for kernel in self.kernels}
         for product in [kernel for kernel in self.kernels if is_product(kernel.head)]:
-            source = self._row_before(product, lasting, reads)
-            if source is not None and self._row_fits(source, product, device):
-                self._absorb(source, product)
+            vector = product.head.operands["a"].buffer
+            source = next((k for k in self.kernels if k.head is None and vector in k.writes()), None)
+            if source is None:
+                continue
+            refusal = self._why_not_before(source, product, lasting, reads) or self._why_not_absorb(
+                source, product, device
+            )
+            refusal = refusal or self._absorb(source, product)
+            if refusal is None:
                 reads[product] = product.reads()
+            else:
+                self._decline(source, product.head, refusal)
 
-    def _row_before(self, product: Kernel, lasting: set[str], reads: dict[Kernel, set[str]]) -> Kernel | None:
-        """The kernel that reduces one row and leaves nothing but the vector of `product`, or None."""
+    def _why_not_before(
+        self, source: Kernel, product: Kernel, lasting: set[str], reads: dict[Kernel, set[str]]
+    ) -> Refusal | None:
+        """None where `source` reduces one row and leaves nothing but the vector of `product`."""
         vector = product.head.operands["a"].buffer
-        source = next((k for k in self.kernels if k.head is None and vector in k.writes()), None)
-        if source is None or source.rows != 1 or vector in lasting:
-            return None
+        if not source.reduction_sizes:
+            return Refusal("prologue", "a product computes only a vector that is the norm of a row")
+        if source.rows != 1:
+            return Refusal("prologue", "a product computes the norm of one row, not of {}", (source.rows,))
         if any(placed.node.mutates or placed.node.mode != "store" for placed in source.nodes):
-            return None
-        others = [kernel for kernel in self.kernels if kernel is not source]
+            return Refusal("prologue", "it updates memory, which only one threadgroup may do")
+        others = [kernel for kernel in self.kernels if kernel is not source and kernel is not product]
         for name in source.writes():
-            readers = [kernel for kernel in others if name in reads[kernel]]
-            if name in lasting or readers != ([product] if name == vector else []):
-                return None
-        return source
+            reader = next((kernel for kernel in others if name in reads[kernel]), None)
+            if name in lasting:
+                return Refusal("prologue", "the caller wants {} in memory", (name,))
+            if reader is not None:
+                return Refusal("prologue", "{} reads {} as well", (reader.last.name, name))
+            if name != vector and name in reads[product]:
+                return Refusal("prologue", "the product reads {} beside its vector", (name,))
+        return None
 
-    def _row_fits(self, source: Kernel, product: Kernel, device: str) -> bool:
+    def _why_not_absorb(self, source: Kernel, product: Kernel, device: str) -> Refusal | None:
+        """None where each threadgroup of `product` can compute its vector by `source`, and policy wants it."""
         head = product.head
         vector, rows, depth = head.operands["a"], head.sizes[0], head.parameters["depth"]
         whole = self.buffers[vector.buffer]
-        if rows != 1 or vector.offset != 0 or vector.stride[1] != 1 or not ir.same(ir.product(whole.shape), depth):
-            return False
-        if not ir.same(ir.product(source.reduction_sizes), depth) or weight_layout(head) != "words":
-            return False
+        if rows != 1:
+            return Refusal("prologue", "the product has {} rows: only one is computed in every threadgroup", (rows,))
+        if vector.offset != 0 or vector.stride[1] != 1 or not ir.same(ir.product(whole.shape), depth):
+            return Refusal("prologue", "the vector is a part of {} or lies apart in memory", (vector.buffer,))
+        reduced = ir.product(source.reduction_sizes)
+        if not ir.same(reduced, depth):
+            return Refusal("prologue", "the row has {} elements, the vector {}", (reduced, depth))
+        if weight_layout(head) != "words":
+            text = "the weight's columns are not contiguous words of 16 bytes (layout: {})"
+            return Refusal("prologue", text, (weight_layout(head),))
         written = next(placed for placed in source.nodes if placed.node.buffer == vector.buffer)
+        if written.level != "full" or written.node.reduction:
+            return Refusal("prologue", "{} is one value a row", (vector.buffer,))
+        if any(is_product(n) and n.operands["b"].buffer == vector.buffer for n in product.members()):
+            return Refusal("prologue", "{} is a weight as well", (vector.buffer,))
+        if memories(self.buffers, source.reads()) & memories(self.buffers, product.writes()):
+            return Refusal("overwrites", "the product overwrites what its vector is computed from")
         columns = sympy.Add(*(node.sizes[1] for node in product.members() if is_product(node)))
-        return (
-            written.level == "full"
-            and not written.node.reduction
-            and not any(is_product(n) and n.operands["b"].buffer == vector.buffer for n in product.members())
-            and not self._memory(source.reads()) & self._memory(product.writes())
-            and len(source.reads() | product.reads() | product.writes()) <= MAX_BUFFERS
-            and policy.absorbs_row(columns, depth, whole.dtype.itemsize, device)
-        )
+        reason = policy.why_not_absorb_row(columns, depth, whole.dtype.itemsize, device)
+        return too_many_buffers(source, product) or (Refusal("policy", reason) if reason else None)
 
-    def _memory(self, names: Iterable[str]) -> set[str]:
-        return {memory_of(self.buffers, name) for name in names}
-
-    def _absorb(self, source: Kernel, product: Kernel) -> None:
+    def _absorb(self, source: Kernel, product: Kernel) -> Refusal | None:
+        """Makes `source` the prologue of `product` and returns None, unless a kernel must run between them."""
         mine, other = 1 << product.position, 1 << source.position
         waiting = [kernel for kernel in self.kernels if kernel.ancestors & other and kernel is not product]
-        if any(product.ancestors & (1 << kernel.position) for kernel in waiting):
-            return  # it must run between them
+        between = next((kernel for kernel in waiting if product.ancestors & (1 << kernel.position)), None)
+        if between is not None:
+            return Refusal("order", "{}, which the product needs, runs between them", (between.last.name,))
         product.prologue = source
         product.ancestors = (product.ancestors | source.ancestors) & ~other
         self.kernels.remove(source)
         for kernel in waiting:
             kernel.ancestors = (kernel.ancestors | mine | product.ancestors) & ~other
+        return None
+
+
+def _why_not_join(host: Kernel, kernel: Kernel) -> Refusal | None:
+    """Why two products that read one buffer as their vector do not lie side by side in one grid."""
+    mine, other = host.head, kernel.head
+    if (mine.operands["a"], mine.sizes[0]) != (other.operands["a"], other.sizes[0]):
+        return Refusal("products", "they read different rows of {}", (mine.operands["a"].buffer,))
+    layouts = weight_layout(mine), weight_layout(other)
+    if layouts[0] != layouts[1]:
+        return Refusal("products", "their weights are laid out differently: {} and {}", layouts)
+    if vector_key(mine) != vector_key(other):
+        depths = mine.parameters["depth"], other.parameters["depth"]
+        return Refusal("products", "they sum over different depths: {} and {}", depths)
+    if host.ancestors & (1 << kernel.position) or kernel.ancestors & (1 << host.position):
+        return Refusal("order", "one product waits for the other")
+    return too_many_buffers(host, kernel)
