@@ -16,10 +16,14 @@ from metal_inductor.torch_compat import scalar_expr, size_expr
 if TYPE_CHECKING:
     from metal_inductor.lower import GraphLowering
 
-# Matrix products with many rows and convolutions are the vendor's by design; the strict option lets them through.
+# Matrix products with many rows, convolutions and the gradient of attention, which is made of such products, are the
+# vendor's by design; the strict option lets them through.
 VENDOR_OPS = frozenset(
-    {"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.convolution", "aten.convolution_backward"}
-)
+    {
+        "aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm", "aten.convolution", "aten.convolution_backward",
+        "metal_inductor.attention_backward",
+    }
+)  # fmt: skip
 
 
 log = logging.getLogger(__name__)

@@ -243,10 +243,16 @@ class GraphLowering:
         return buffer.value()
 
     def template(
-        self, name: str, shape: Sequence[Any], dtype: torch.dtype, operands: dict[str, Any], parameters: dict[str, Any]
+        self,
+        name: str,
+        shape: Sequence[Any],
+        dtype: torch.dtype,
+        operands: dict[str, Any],
+        parameters: dict[str, Any],
+        stride: Sequence[Any] | None = None,
     ) -> TensorValue:
-        """A kernel with a template of its own, writing a contiguous buffer of `shape`."""
-        buffer = self.new_buffer(shape, dtype)
+        """A kernel with a template of its own, writing a buffer of `shape`, contiguous if without a `stride`."""
+        buffer = self.new_buffer(shape, dtype, stride)
         self.add(ir.TemplateNode(self.new_name("op"), self.node, name, buffer.name, buffer.shape, operands, parameters))
         return buffer.value()
 

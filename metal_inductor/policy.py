@@ -427,6 +427,21 @@ def attention_exponential(itemsize: int, device: str) -> str:
     return "fast::exp2" if device == "cuda" and itemsize == 2 else "precise::exp2"
 
 
+# Scores of a gradient of attention that a graph may hold in memory, a few times over: 4 MB in float32. More come from
+# an ATen call, sixteen times as many at a time. A guess, not a measurement.
+MAX_GRADIENT_SCORES = 1 << 20
+
+
+def gradient_in_graph(scores: int) -> bool:
+    """Whether the gradient of attention with so many scores is part of the graph, and its kernels fused."""
+    return scores <= MAX_GRADIENT_SCORES
+
+
+def gradient_rows(heads: int, keys: int) -> int:
+    """How many query rows of all heads the ATen call for the gradient takes at a time."""
+    return max(1, 16 * MAX_GRADIENT_SCORES // max(1, heads * keys))
+
+
 # ---------------------------------------------------------------------------------------------- CUDA graphs
 
 # A shorter run of dispatches is launched kernel by kernel: a graph is one call, but hardly cheaper than two of these. A

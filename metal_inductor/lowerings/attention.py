@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from metal_inductor import attention_op, ir, policy
@@ -13,6 +14,8 @@ from metal_inductor.lowerings.registry import Unsupported, lower
 
 if TYPE_CHECKING:
     from metal_inductor.lower import GraphLowering
+
+aten = torch.ops.aten
 
 
 @lower(attention_op.attention.default)
@@ -51,7 +54,29 @@ def attention(
         "mask_dtype": None if mask is None else mask.dtype,
     }  # fmt: skip
     out_shape = (ir.product(lead), length, value_dim)
-    return graph.reshape(graph.template(kernel, out_shape, query.dtype, operands, parameters), shape)
+    stride = (value_dim, value_dim * lead[-1], 1) if _tokens_first(graph, lead) else None
+    return graph.reshape(graph.template(kernel, out_shape, query.dtype, operands, parameters, stride), shape)
+
+
+def _tokens_first(graph: GraphLowering, lead: tuple) -> bool:
+    """Whether everybody wants the result with its heads behind its rows, where one stride leads from head to head."""
+    swaps = {(aten.transpose.int, (1, 2)), (aten.permute.default, (0, 2, 1, 3))}
+    users = list(graph.node.users)
+    if len(lead) != 2 or lead[0] != 1 or not users:
+        return False
+    return all((user.target, _dims(user)) in swaps for user in users)
+
+
+def _dims(node: Any) -> tuple:
+    """The dimensions of a transposition (in order) or permutation of four, counted from the first."""
+    if node.target == aten.transpose.int:
+        return tuple(sorted(dim % 4 for dim in node.args[1:]))
+    return tuple(dim % 4 for dim in node.args[1]) if node.target == aten.permute.default else ()
+
+
+@lower(attention_op.attention_backward.default)
+def attention_backward(graph: GraphLowering, *arguments: Any) -> TensorValue:
+    raise Unsupported("gradient of attention: products of many rows, for some rows of scores at a time")
 
 
 def _in_memory_if_heavy(graph: GraphLowering, x: TensorValue) -> TensorValue:
