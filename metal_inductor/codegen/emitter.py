@@ -77,6 +77,7 @@ class Emitter:
         self.scopes: list[Scope] = [Scope()]
         self.symbol_names = {symbol: symbol.name for symbol in ranges}
         self.produced: dict[str, Callable[[], str]] = {}
+        self.elements: dict[ir.Load, Callable[[], str]] = {}  # loads whose values are read together with others
         self.inner_symbols: set[sympy.Symbol] = set()
         self.inner_buffers: set[str] = set()
         self._inner: dict[ir.Expr, bool] = {}
@@ -194,7 +195,7 @@ class Emitter:
         if isinstance(node, ir.Index):
             return self._index_value(node)
         if isinstance(node, ir.Load):
-            return self._load(node)
+            return self.elements[node]() if node in self.elements else self._load(node)
         assert isinstance(node, ir.Op)
         args = [self._lookup(arg) for arg in node.args]
         if node.name == "checked_index":

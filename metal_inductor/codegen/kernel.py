@@ -247,9 +247,6 @@ class KernelBuilder:
         sizes = tuple(kernel.row_sizes) + tuple(kernel.reduction_sizes)
         self.index_type = "long" if needs_long(sizes, used) else "int"
 
-    def build(self) -> KernelSource:
-        return self._reduction() if self.kernel.reduction_sizes else self._pointwise()
-
     def _indices(self, symbols: Sequence[sympy.Symbol]) -> list[sympy.Expr]:
         found = [member.index for member in self.members]
         for member in self.members:
@@ -276,7 +273,7 @@ class KernelBuilder:
     def _produce(self, emitter: Emitter, member: Member) -> str:
         return emitter.value(member.body)
 
-    def _pointwise(self) -> KernelSource:
+    def build(self) -> list[KernelSource]:
         symbols = ir.index_symbols(len(self.kernel.row_sizes))
         dims = self._merge(symbols, self.kernel.row_sizes)
         emitter = self._emitter()
@@ -286,138 +283,11 @@ class KernelBuilder:
                 store_member(emitter, member, self.row_guard if member.level == "row" else "")
         threads, lines = grid_indices(dims, self.index_type, emitter)
         group = policy.pointwise_group(threads, self.device)
-        return finish(
+        source = finish(
             "pointwise", "pointwise.metal.j2", self.signature, threads, group,
             [m.node for m in self.members], index_type=self.index_type, prologue=lines, body=emitter.take_lines(),
         )  # fmt: skip
-
-    # ------------------------------------------------------------------ reductions
-
-    def _reduction(self) -> KernelSource:
-        rows, reduced, emitter = self._walk()
-        row_count = ir.product(size for _, size in rows)
-        tiling = policy.reduction_tiling(row_count, ir.product(size for _, size in reduced), self.device)
-        self.row_guard = "thread_position.x == 0" if tiling.lanes > 1 else ""
-        threads, group = reduction_geometry(tiling, row_count)
-        return finish(
-            "reduction", "reduction.metal.j2", self.signature, threads, group, [m.node for m in self.members],
-            **self._body(rows, reduced, emitter, tiling, f"{self.index_type}(thread_position.x)"),
-        )  # fmt: skip
-
-    def row_in_threadgroup(self, lanes: int) -> dict[str, Any]:
-        """What `reduction_body.metal.j2` needs to compute the kernel's only row with every thread of a threadgroup of
-        `lanes`, whose number is the variable `thread_index`."""
-        rows, reduced, emitter = self._walk()
-        return self._body(rows, reduced, emitter, policy.ReductionTiling(lanes, 1, 1), "thread_index")
-
-    def _walk(self) -> tuple[list, list, Emitter]:
-        """Dimensions of the rows and of the reduction, merged, and an emitter for expressions over them."""
-        rows = self._merge(ir.index_symbols(len(self.kernel.row_sizes)), self.kernel.row_sizes)
-        reduced_symbols = [ir.reduction_symbol(k) for k in range(len(self.kernel.reduction_sizes))]
-        reduced = self._merge(reduced_symbols, self.kernel.reduction_sizes)
-        if not reduced:
-            reduced = [(ir.reduction_symbol(0), sympy.Integer(1))]
-            self.ranges[reduced[0][0]] = sympy.Integer(1)
-        emitter = self._emitter()
-        emitter.symbol_names = {symbol: symbol.name for symbol, _ in rows + reduced}
-        emitter.inner_symbols = {symbol for symbol, _ in reduced}
-        emitter.inner_buffers = {m.node.buffer for m in self.members if m.level == "full" and not m.node.reduction}
-        return rows, reduced, emitter
-
-    def _body(
-        self, rows: list, reduced: list, emitter: Emitter, tiling: policy.ReductionTiling, first: str
-    ) -> dict[str, Any]:
-        """The variables of `reduction_body.metal.j2`; `first` is the element at which a thread begins."""
-        return {
-            "phases": self._phases(emitter),
-            "index_type": self.index_type,
-            "tiling": tiling,
-            "first": first,
-            "prologue": split_index("row", rows, self.index_type, emitter),
-            "reduction_size": emitter.index(ir.product(size for _, size in reduced)),
-            "split": split_index("r", reduced, self.index_type, emitter),
-        }
-
-    def _assign_phases(self) -> int:
-        """The loop in which each member runs; what needs a reduction's result runs after its loop."""
-        ready: dict[str, int] = {}
-        last = 0
-        for number, member in enumerate(self.members):
-            member.accumulator = f"acc{number}"
-            needed = [ready[name] for name in member.node.reads() if name in ready]
-            member.phase = max(needed, default=0)
-            ready[member.node.buffer] = member.phase + (1 if member.node.reduction else 0)
-            last = max(last, ready[member.node.buffer])
-        return last
-
-    def _phases(self, emitter: Emitter) -> list[dict[str, Any]]:
-        last = self._assign_phases()
-        phases = []
-        for phase in range(last + 1):
-            here = [m for m in self.members if m.phase == phase]
-            row_stores = [m for m in here if m.level == "row" and m.kept]
-            full_stores = [m for m in here if m.level == "full" and not m.node.reduction and m.kept]
-            reductions = [m for m in here if m.node.reduction]
-            emitter.push()
-            accumulate = [self._accumulate(emitter, m) for m in reductions]
-            for member in full_stores:
-                store_member(emitter, member, self.row_guard if member.level == "row" else "")
-            loop = emitter.pop()
-            for member in row_stores:
-                store_member(emitter, member, self.row_guard if member.level == "row" else "")
-            phases.append({"before": emitter.take_lines(), "loop": loop, "reductions": accumulate})
-            self._publish(emitter, reductions)
-        for member in self.members:
-            if member.node.reduction and member.kept:
-                self._store_result(emitter, member)
-        phases.append({"before": emitter.take_lines(), "loop": [], "reductions": []})
-        return phases
-
-    def _accumulate(self, emitter: Emitter, member: Member) -> dict[str, Any]:
-        kind = member.node.reduction
-        source = ops.register_type(member.body.dtype)
-        is_arg = kind in ("argmax", "argmin")
-        accumulator = (
-            source if is_arg or kind in ("max", "min") else ops.register_type(self.buffers[member.node.buffer].dtype)
-        )
-        return {
-            "name": member.accumulator,
-            "kind": kind,
-            "type": accumulator,
-            "identity": reduction_identity(kind, accumulator),
-            "value": emitter.value(member.body),
-            "is_arg": is_arg,
-        }
-
-    def _publish(self, emitter: Emitter, reductions: list[Member]) -> None:
-        """From here on, loads of the reductions' buffers are their accumulators."""
-        for member in reductions:
-            emitter.produced[member.node.buffer] = functools.partial(self._result, emitter, member)
-
-    def _result(self, emitter: Emitter, member: Member) -> str:
-        dtype = self.buffers[member.node.buffer].dtype
-        suffix = "_index" if member.node.reduction in ("argmax", "argmin") else ""
-        return f"{ops.register_type(dtype)}({member.accumulator}{suffix})"
-
-    def _store_result(self, emitter: Emitter, member: Member) -> None:
-        value = self._result(emitter, member)
-        if self.row_guard:
-            emitter.line(f"if ({self.row_guard})")
-        emitter.store(member.node, member.index, member.indirect, value)
-
-
-def reduction_identity(kind: str, type_text: str) -> str:
-    """The value that leaves a reduction of `kind` unchanged, as a literal of Metal type `type_text`."""
-    if kind in ("sum", "xor_sum", "any"):
-        return f"{type_text}(0)"
-    if kind == "prod":
-        return f"{type_text}(1)"
-    lowest = kind in ("max", "argmax")
-    if type_text == "float":
-        return "-INFINITY" if lowest else "INFINITY"
-    if type_text == "bool":
-        return "false" if lowest else "true"
-    return f"numeric_limits<{type_text}>::{'lowest' if lowest else 'max'}()"
+        return [source]
 
 
 def split_index(flat: str, dims: Sequence[tuple[sympy.Symbol, Any]], index_type: str, emitter: Emitter) -> list[str]:
@@ -448,14 +318,6 @@ def grid_indices(
         lines.append(f"const {index_type} outer = {index_type}(thread_position.z);")
         lines += split_index("outer", inner[2:][::-1], index_type, emitter)
     return (threads[0], threads[1], threads[2]), lines
-
-
-def reduction_geometry(tiling: policy.ReductionTiling, rows: Any) -> tuple[tuple, tuple]:
-    """Grid and threadgroup of a reduction: one thread, simdgroup or threadgroup a row."""
-    one = sympy.Integer(1)
-    if tiling.lanes == 1:
-        return (rows, one, one), (tiling.rows_per_group, 1, 1)
-    return (sympy.Integer(tiling.lanes), rows, one), (tiling.lanes, tiling.rows_per_group, 1)
 
 
 __all__ = ["KernelBuilder", "KernelSource", "finish", "render", "to_storage"]

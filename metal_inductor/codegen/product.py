@@ -10,7 +10,8 @@ from torch.utils._sympy.functions import FloorDiv
 from metal_inductor import ir, policy
 from metal_inductor.codegen import ops
 from metal_inductor.codegen.emitter import Emitter, Signature, to_register
-from metal_inductor.codegen.kernel import KernelBuilder, KernelSource, finish
+from metal_inductor.codegen.kernel import KernelSource, finish
+from metal_inductor.codegen.reduction import ReductionBuilder
 from metal_inductor.codegen.template import TemplateBuilder
 from metal_inductor.fused_kernel import Kernel
 from metal_inductor.ir import Buffer, StridedView, TemplateNode
@@ -77,9 +78,9 @@ class ProductBuilder:
             return None
         vector = self.parts[0].head.operands["a"]
         self.signature.local[vector.buffer] = "vector"
-        builder = KernelBuilder(self.kernel.prologue, self.buffers, {vector.buffer}, self.device, self.signature)
+        builder = ReductionBuilder(self.kernel.prologue, self.buffers, {vector.buffer}, self.device, self.signature)
         return {
-            **builder.row_in_threadgroup(threads),
+            "walk": builder.row_in_threadgroup(threads),
             "words": int(self.depth) * vector.dtype.itemsize // 16,
             "type": ops.METAL_TYPES[vector.dtype],
         }
