@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -36,6 +38,108 @@ def fit_iteration_space(node: ComputeNode, kernel: Kernel) -> Fit | None:
     if ir.same(rows * reduced, kernel.rows):
         return _fit_prologue(node, kernel)
     return _open_reduction(node, kernel) if ir.same(rows, kernel.rows) else None
+
+
+# ---------------------------------------------------------------------------------------------- loops in another order
+
+
+def fits(node: ComputeNode, kernel: Kernel) -> Iterator[Fit]:
+    """The ways in which `node` may run inside `kernel`: each side's loops as they are; then, where just one side
+    reduces, the other's in the order in which the reduction walks a buffer that both touch."""
+    straight = fit_iteration_space(node, kernel)
+    if straight is not None:
+        yield straight
+    if kernel.head is not None or bool(node.reduction) == bool(kernel.reduction_sizes):
+        return
+    for order in dict.fromkeys(_loop_orders(node, kernel)):
+        fit = _fit_reordered_kernel(node, kernel, order) if node.reduction else _fit_reordered(node, kernel, order)
+        if fit is not None:
+            yield fit
+
+
+def _fit_reordered(node: ComputeNode, kernel: Kernel, order: tuple[int, ...]) -> Fit | None:
+    """`node` with its k-th loop over what was its dimension `order[k]`."""
+    fit = fit_iteration_space(replace(node, sizes=tuple(node.sizes[dim] for dim in order)), kernel)
+    if fit is None:
+        return None
+    placed, *rest = fit
+    symbols = ir.index_symbols(len(order))
+    mapping = {symbols[dim]: placed.mapping.get(symbols[k], symbols[k]) for k, dim in enumerate(order)}
+    return Placed(node, mapping, placed.level), *rest  # type: ignore[return-value]
+
+
+def _fit_reordered_kernel(node: ComputeNode, kernel: Kernel, order: tuple[int, ...]) -> Fit | None:
+    """The same for the loops of a pointwise `kernel`."""
+    symbols = ir.index_symbols(len(order))
+    sizes = tuple(kernel.row_sizes[dim] for dim in order)
+    mapping = {symbols[dim]: symbols[k] for k, dim in enumerate(order)}
+    members = _remap(kernel.nodes, mapping, dict(zip(symbols, sizes)))
+    return fit_iteration_space(node, Kernel(nodes=members, row_sizes=sizes))
+
+
+def _loop_orders(node: ComputeNode, kernel: Kernel) -> Iterator[tuple[int, ...]]:
+    """Orders of the pointwise side's loops that follow the reduction's, one for each buffer that both touch; buffers
+    that the kernel computes come first."""
+    shape = Kernel(row_sizes=node.sizes, reduction_sizes=node.reduction_sizes) if node.reduction else kernel
+    sizes = kernel.row_sizes if node.reduction else node.sizes
+    symbols = ir.index_symbols(len(sizes))
+    for name in sorted(node.reads() & (kernel.writes() | kernel.reads()), key=lambda name: name not in kernel.writes()):
+        mine, theirs = _index_in_node(node, name), _index_in_kernel(kernel, name)
+        followed, moved = (mine, theirs) if node.reduction else (theirs, mine)
+        walk, steps = _steps(followed, list(shape.ranges())), _steps(moved, symbols)
+        if walk is None or steps is None:
+            continue
+        order = _order_along(steps, list(zip(walk, shape.ranges().values())))
+        if order is not None and order != tuple(range(len(sizes))):
+            yield order
+
+
+def _index_in_node(node: ComputeNode, name: str) -> sympy.Expr:
+    return next(load.index for root in node.roots() for load in ir.loads(root) if load.buffer == name)
+
+
+def _index_in_kernel(kernel: Kernel, name: str) -> sympy.Expr:
+    """Where `kernel`, in its own index symbols, writes or first reads buffer `name`."""
+    placed = next((p for p in kernel.nodes if p.node.buffer == name), None)
+    if placed is not None:
+        return sympy.sympify(placed.node.index).xreplace(placed.mapping)
+    placed = next(p for p in kernel.nodes if name in p.node.reads())
+    return sympy.sympify(_index_in_node(placed.node, name)).xreplace(placed.mapping)
+
+
+def _steps(index: sympy.Expr, symbols: Sequence[sympy.Symbol]) -> list[sympy.Expr] | None:
+    """By how much a linear `index` grows with each of `symbols`; None for one that is not linear in them."""
+    index = sympy.expand(index)
+    steps = [index.coeff(symbol) for symbol in symbols]
+    rest = sympy.expand(index - sympy.Add(*(step * symbol for step, symbol in zip(steps, symbols))))
+    mixed = rest.free_symbols.union(*(step.free_symbols for step in steps)) & set(symbols)
+    return None if mixed else steps
+
+
+# Stands for every size that is not known when loops are put in order; the order is only a proposal.
+TYPICAL_SIZE = 1009
+
+
+def _order_along(steps: Sequence[Any], walk: Sequence[tuple[Any, Any]]) -> tuple[int, ...] | None:
+    """The dimensions with `steps` through a buffer in the order of the loops `walk` (step and size of each), in which
+    each dimension is one of these loops or a part of one, and those that do not move come last; None where one fits no
+    loop."""
+
+    def number(size: Any) -> int:
+        size = sympy.sympify(size)
+        return int(size.xreplace({symbol: sympy.Integer(TYPICAL_SIZE) for symbol in size.free_symbols}))
+
+    spans = [(number(step), number(step) * number(size)) for step, size in walk]
+    places = []
+    for dim, step in enumerate(map(number, steps)):
+        place = next((k for k, (low, high) in enumerate(spans) if low <= step < high), None)
+        if step and place is None:
+            return None
+        places.append((place if step else len(spans), -step, dim))
+    return tuple(dim for _, _, dim in sorted(places))
+
+
+# ---------------------------------------------------------------------------------------------- loops as they are
 
 
 def has_division(mapping: dict[sympy.Symbol, Any]) -> bool:

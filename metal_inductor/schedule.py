@@ -28,7 +28,7 @@ from metal_inductor.fused_kernel import (
 )
 from metal_inductor.indexing import simplify
 from metal_inductor.ir import Buffer, ComputeNode, ExternNode, Node, TemplateNode
-from metal_inductor.iteration_space import fit_iteration_space
+from metal_inductor.iteration_space import fits
 from metal_inductor.schedule_products import ProductFusion, is_product
 
 # Templates whose output the following pointwise nodes may transform in registers.
@@ -156,7 +156,8 @@ class Scheduler:
     def _find_home(self, node: ComputeNode, dependencies: list[Kernel]) -> Kernel | None:
         recent = self.kernels[-policy.FUSION_WINDOW :]
         producers = sorted(dependencies, key=lambda kernel: -kernel.position)
-        siblings = [k for k in reversed(recent) if k not in dependencies and k.head is None and _alike(node, k)]
+        others = [kernel for kernel in reversed(recent) if kernel not in dependencies and kernel.head is None]
+        siblings = [kernel for kernel in others if _alike(node, kernel) or node.reads() & kernel.reads()]
         for candidate in producers + siblings:
             refusal = self._why_not(node, candidate, dependencies)
             if refusal is None:
@@ -170,15 +171,28 @@ class Scheduler:
         refusal = self._cannot_host(node, kernel, dependencies) or too_many_buffers(kernel, node)
         if refusal is not None:
             return refusal
-        fit = fit_iteration_space(node, kernel)
-        if fit is None:
-            return Refusal("shapes", "{} does not fit {}", (_space(node), _space(kernel)))
-        placed, row_sizes, reduction_sizes, remapped = fit
-        refusal = self._hazard(placed, kernel, remapped, row_sizes, reduction_sizes)
-        if refusal is None:
-            kernel.row_sizes, kernel.reduction_sizes = row_sizes, reduction_sizes
-            kernel.nodes = [*remapped, placed]
-        return refusal
+        must_share = kernel not in dependencies and not _alike(node, kernel)
+        for placed, row_sizes, reduction_sizes, remapped in fits(node, kernel):
+            found = self._hazard(placed, kernel, remapped, row_sizes, reduction_sizes)
+            if found is None and must_share:
+                shape = Kernel(row_sizes=row_sizes, reduction_sizes=reduction_sizes)
+                found = self._reads_apart(placed, remapped, shape)
+            if found is None:
+                kernel.row_sizes, kernel.reduction_sizes = row_sizes, reduction_sizes
+                kernel.nodes = [*remapped, placed]
+                return None
+            refusal = refusal or found
+        return refusal or Refusal("shapes", "{} does not fit {}", (_space(node), _space(kernel)))
+
+    def _reads_apart(self, placed: Placed, members: list[Placed], shape: Kernel) -> Refusal | None:
+        """None where `placed` reads an element that the same thread reads for `members` anyway, of a buffer as large as
+        the iteration space."""
+        whole = shape.rows * ir.product(shape.reduction_sizes)
+        seen = {place for member in members for place in _places_read(member, shape)}
+        for buffer, index in _places_read(placed, shape):
+            if (buffer, index) in seen and ir.same(ir.product(self.buffers[buffer].shape), whole):
+                return None
+        return Refusal("nothing shared", "it reads no element that the kernel's threads read anyway")
 
     def _cannot_host(self, node: ComputeNode, kernel: Kernel, dependencies: list[Kernel]) -> Refusal | None:
         """Why `kernel` takes no `node`, whatever its shape."""
@@ -245,12 +259,25 @@ class Scheduler:
 
 
 def _alike(node: ComputeNode, kernel: Kernel) -> bool:
-    """Neighbours without a common value share a dispatch only if both reduce or neither does."""
+    """Whether both reduce or neither does: then neighbours share a dispatch without a common value."""
     return bool(node.reduction) == bool(kernel.reduction_sizes)
 
 
 def _space(where: ComputeNode | Kernel) -> Space:
     return Space(where.sizes if isinstance(where, ComputeNode) else where.row_sizes, where.reduction_sizes)
+
+
+def _canonical(index: Any, mapping: dict, kernel: Kernel) -> sympy.Expr:
+    """An index of a node, in the index symbols of `kernel` and in a form that is equal for equal indices."""
+    ranges = kernel.ranges()
+    units = {symbol: sympy.Integer(0) for symbol, size in ranges.items() if size == 1}
+    return sympy.expand(simplify(sympy.sympify(index).xreplace(mapping).xreplace(units), ranges))
+
+
+def _places_read(placed: Placed, kernel: Kernel) -> set[tuple[str, sympy.Expr]]:
+    """The buffers that `placed` reads, each with an index in the symbols of `kernel`; without data-dependent ones."""
+    loads = [load for root in placed.node.roots() for load in ir.loads(root) if not load.indirect]
+    return {(load.buffer, _canonical(load.index, placed.mapping, kernel)) for load in loads}
 
 
 def _other_element(
@@ -260,20 +287,14 @@ def _other_element(
     `written`; else which is not."""
     if level == "full" and placed.level == "row" and kernel.reduction_sizes:
         return Refusal("elements", "one value a row cannot read all of the row's values of {}", (name,))
-    ranges = kernel.ranges()
-    units = {symbol: sympy.Integer(0) for symbol, size in ranges.items() if size == 1}
-
-    def canonical(index: Any, table: dict) -> sympy.Expr:
-        return sympy.expand(simplify(sympy.sympify(index).xreplace(table).xreplace(units), ranges))
-
-    expected = canonical(written, mapping)
+    expected = _canonical(written, mapping, kernel)
     for root in placed.node.roots():
         for load in ir.loads(root):
             if load.buffer != name:
                 continue
             if load.indirect:
                 return Refusal("data-dependent index", "it reads {} at places that depend on data", (name,))
-            index = canonical(load.index, placed.mapping)
+            index = _canonical(load.index, placed.mapping, kernel)
             if index != expected:
                 where = (name, index, name, expected)
                 return Refusal("elements", "it reads {}[{}] where the thread computes {}[{}]", where)
