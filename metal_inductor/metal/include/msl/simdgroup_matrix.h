@@ -73,20 +73,31 @@ template <class T> MSL_INLINE void set_words(thread simdgroup_matrix<T, 8> &m, u
   m.msl_columns = transposed ? word : other;
   m.msl_knows_columns = true;
 }
+// Columns as the hardware loads them, from rows of 16 bytes: lanes 0 to 7 say where these begin.
+template <class T> MSL_INLINE void set_columns(thread simdgroup_matrix<T, 8> &m, ulong row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(m.msl_columns) : "l"(row));
+}
 #else
 template <class T> constexpr bool loads_words() { return false; }
+template <class T> MSL_INLINE void set_columns(thread simdgroup_matrix<T, 8> &, ulong) {}
 template <class T> MSL_INLINE void set_words(thread simdgroup_matrix<T, 8> &, uint, bool) {}
 #endif
 }  // namespace msl_matrix
 
 // simdgroup_load and simdgroup_store touch only the lane's own elements; stores by other lanes need a barrier, as on a GPU.
-#define MSL_MATRIX_LOAD(space) \
+#define MSL_MATRIX_LOAD(space, shared) \
   template <class T> \
   MSL_INLINE void simdgroup_load(thread simdgroup_matrix<T, 8> &m, const space T *source, ulong elements_per_row = 8, \
                                  vec<ulong, 2> origin = vec<ulong, 2>(0), bool transpose = false) { \
     if constexpr (msl_matrix::loads_words<T>()) { \
       ulong odd = (ulong(source) / 2 | elements_per_row | origin.x) & 1; \
+      ulong amid_word = (ulong(source) / 2 | elements_per_row | origin.x) & 7; \
+      const space T *row = source + (origin.y + (msl::lane() & 7)) * elements_per_row + origin.x; \
       source += msl_matrix::first_element(elements_per_row, origin, false); \
+      if (shared && !transpose && __builtin_constant_p(amid_word) && amid_word == 0) { \
+        msl_matrix::set_words(m, *(const space uint *)source, false); \
+        return msl_matrix::set_columns(m, ulong(row)); \
+      } \
       if (__builtin_constant_p(odd) && odd == 0) return msl_matrix::set_words(m, *(const space uint *)source, transpose); \
       return msl_matrix::set_words(m, msl::pack(source[0]) | msl::pack(source[1]) << 16, transpose); \
     } \
@@ -102,9 +113,9 @@ template <class T> MSL_INLINE void set_words(thread simdgroup_matrix<T, 8> &, ui
     target[0] = m.msl_elements[0]; \
     target[transpose ? elements_per_row : 1] = m.msl_elements[1]; \
   }
-MSL_MATRIX_LOAD(device)
-MSL_MATRIX_LOAD(__global)
-MSL_MATRIX_LOAD(threadgroup)
+MSL_MATRIX_LOAD(device, false)
+MSL_MATRIX_LOAD(__global, false)
+MSL_MATRIX_LOAD(threadgroup, true)
 MSL_MATRIX_STORE(device)
 MSL_MATRIX_STORE(threadgroup)
 #undef MSL_MATRIX_LOAD
