@@ -31,7 +31,7 @@ class TiledAttentionBuilder(AttentionBuilder):
         emitter = self._emitter({ROW, DIM, KEY})
         context = {**self._context(emitter), **self._tiles(emitter, tiling), "mask": self._mask(emitter)}
         context |= {name: emitter.index(sympy.sympify(parameters[name])) for name in ("heads", "length")}
-        context |= {"tiles": emitter.index(tiles), "scale": self._scale(context)}
+        context |= {"tiles": emitter.index(tiles), **self._scales(context)}
         epilogue = self.epilogue(emitter)
         return [
             finish(
@@ -59,12 +59,17 @@ class TiledAttentionBuilder(AttentionBuilder):
             "values_operand": self._rows_of(emitter, "value", KEY, value_dim),
         }
 
-    def _scale(self, context: dict[str, Any]) -> str:
-        """The factor of scores. Exponentials are powers of two, so log2(e) is in it, unless a float mask is added: the
-        smallest float, which masks use, has no room for a factor."""
+    def _scales(self, context: dict[str, Any]) -> dict[str, Any]:
+        """The factors of scores. Their exponentials are powers of two: one `factor` serves both, in the sum with the
+        peak, which rounds least. Not where a float mask is added, whose smallest number has no room for a factor, nor
+        where the largest score is not the one of the largest product."""
+        scale, log2_e = self.parameters["scale"], math.log2(math.e)
         added = context["mask"] is not None and not context["mask_is_bool"]
-        scale = self.parameters["scale"] * (1.0 if added else math.log2(math.e))
-        return ops.format_constant(scale, torch.float32)
+        return {
+            "scale": ops.format_constant(scale, torch.float32),
+            "log2_e": ops.format_constant(log2_e, torch.float32),
+            "factor": None if added or scale <= 0 else ops.format_constant(scale * log2_e, torch.float32),
+        }
 
     def _rows_of(self, emitter: Emitter, name: str, along: sympy.Symbol, size: int) -> dict[str, Any]:
         """How rows of an operand come into threadgroup memory: in words of 16 bytes, or element by element."""
