@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metal_inductor import policy, report
+from metal_inductor.runtime.checks import MetalCheckWarning
 from tests.accuracy import FEW, MANY, compare, compile_for, double, run
 from tests.test_attention_accuracy import cases, eagers, function_of, inputs, reference
 
@@ -163,6 +164,22 @@ def test_blocks_of_keys_that_nobody_sees_are_not_read():
     torch.testing.assert_close(actual[0], attend(q, *(x[:, :, first] for x in causal), is_causal=True))
     torch.testing.assert_close(actual[1][:, :, :20], attend(q, *(x[:, :, third] for x in masked))[:, :, :20])
     assert (actual[1][:, :, 20:] == 0).all()
+
+
+@pytest.mark.filterwarnings(f"error::{MetalCheckWarning.__module__}.{MetalCheckWarning.__name__}")
+def test_threads_neither_race_nor_leave_their_buffers(monkeypatch):
+    monkeypatch.setenv("METAL_INDUCTOR_CHECKS", "all")
+    q, k, v = (torch.randn(1, 1, rows, 24) for rows in (40, 70, 70))
+    v[..., 60, 2] = torch.inf
+    mask = torch.rand(40, 70) > 0.5
+    mask[:, 32:60], mask[:, 60] = False, torch.arange(40) % 2 == 0
+    function = compile_for("mps", lambda q, k, v, m: [attend(q, k, v, m), attend(q, k, v, is_causal=True)])
+    actual, _ = run(function, q, k, v, mask)
+    finite = v.nan_to_num(posinf=0.0)
+    expected = attend(q, k, finite, mask), attend(q, k, finite, is_causal=True)
+    assert (actual[0][..., ::2, 2] == torch.inf).all()
+    torch.testing.assert_close(actual[0].nan_to_num(posinf=0.0)[..., 3:], expected[0][..., 3:])
+    torch.testing.assert_close(actual[1], expected[1])
 
 
 def test_lengths_may_change():
