@@ -149,7 +149,7 @@ class Instance:
 
     def _bind(self, name: str, tensor: torch.Tensor) -> None:
         if name in self.executor.aligned and tensor.data_ptr() % WORD_BYTES:
-            tensor = tensor.clone()  # a view that begins in the middle of a word
+            tensor = at_word(tensor)  # a view that begins in the middle of a word
         self.tensors[name] = tensor
         slot = self.executor.slots.get(name)
         if slot is not None:
@@ -199,7 +199,7 @@ class Instance:
 
     def _aligned_copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of an input that begins in the middle of a word; what the graph writes there is copied back."""
-        copy = tensor.clone()
+        copy = at_word(tensor)
         if name in self.executor.written:
             self._copies.append((name, tensor, copy))
         return copy
@@ -363,3 +363,10 @@ class Instance:
         self.tensors = dict(self.constant_tensors)
         if not self.executor.static:
             self.sizes = Sizes()
+
+
+def at_word(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that begins at a whole word and has the strides that kernels were compiled for: `clone` packs rows."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    span = last + 1 if tensor.numel() else 0
+    return tensor.detach().as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
