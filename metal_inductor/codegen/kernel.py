@@ -242,7 +242,6 @@ class KernelBuilder:
         self.ranges = kernel.ranges()
         self.members = [place_member(placed, self.ranges, placed.node.buffer in kept) for placed in kernel.nodes]
         self.signature = signature or Signature(buffers)
-        self.row_guard = ""  # holds for the one thread that writes a row's values
         used = [buffers[name] for name in kernel.reads() | kernel.writes()]
         sizes = tuple(kernel.row_sizes) + tuple(kernel.reduction_sizes)
         self.index_type = "long" if needs_long(sizes, used) else "int"
@@ -280,7 +279,7 @@ class KernelBuilder:
         emitter.symbol_names = {symbol: symbol.name for symbol, _ in dims}
         for member in self.members:
             if member.kept:
-                store_member(emitter, member, self.row_guard if member.level == "row" else "")
+                store_member(emitter, member)
         threads, lines = grid_indices(dims, self.index_type, emitter)
         group = policy.pointwise_group(threads, self.device)
         source = finish(

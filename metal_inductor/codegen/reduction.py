@@ -121,7 +121,7 @@ class ReductionBuilder(KernelBuilder):
         self.signature = signature
         self.words: dict[ir.Load, Words] = {}
         self.reading: int = 0
-        self.row_guard = "" if tiling.lanes == 1 else "thread_index == 0"
+        self.row_guard = "" if tiling.lanes == 1 else "thread_index == 0"  # the one thread that writes a row's values
         if tiling.splits > 1:
             self.row_guard += " && split == 0"
         self.emitter = self._emitter()
@@ -148,11 +148,9 @@ class ReductionBuilder(KernelBuilder):
         self._publish(gathered)
         texts = [self._phase(number, alone=split) for number in phases]
         if first == self.last_phase or not split:
-            texts.append(self._ending(gathered if split else ()))
+            texts.append(self._ending())
         scattered = self._states([m for m in self.members if m.node.reduction and m.phase == first], split, write=True)
         early = self._place_words(tiling, texts)
-        whole = ir.same(self.count, tiling.steps * tiling.lanes * tiling.vector * tiling.splits)
-        inner = self.reduced[-1][0]
         return {
             "tiling": tiling,
             "index_type": self.index_type,
@@ -164,17 +162,26 @@ class ReductionBuilder(KernelBuilder):
             "gathered": states,
             "scattered": scattered if split else [],
             "early": early,
-            "unrolled": self.by_words and tiling.steps > 0,
-            "stride": 1 if self.by_words else tiling.lanes,
-            "whole": tiling.steps > 0 and whole,
-            "tail": self.by_words and not (sympy.sympify(self.count) / self.vector).is_Integer,
-            "chunk": tiling.steps * tiling.lanes * tiling.vector,
-            "first_place": split_index("base", self._first_reduced(), self.index_type, emitter)
-            if self.by_words
-            else [],
-            "place": [f"const {self.index_type} {inner.name} = {inner.name}_first + e;"]
-            if self.by_words
-            else split_index("r", self.reduced, self.index_type, emitter),
+            **self._steps(tiling),
+        }
+
+    def _steps(self, tiling: policy.ReductionTiling) -> dict[str, Any]:
+        """Which elements a thread takes in a step, and how their indices follow from the first."""
+        chunk = tiling.steps * tiling.lanes * tiling.vector
+        common = {"chunk": chunk, "whole": chunk > 0 and ir.same(self.count, chunk * tiling.splits)}
+        if not self.by_words:
+            place = split_index("r", self.reduced, self.index_type, self.emitter)
+            return {
+                **common, "unrolled": False, "stride": tiling.lanes, "tail": False, "first_place": [], "place": place,
+            }  # fmt: skip
+        inner = self.reduced[-1][0].name
+        return {
+            **common,
+            "unrolled": tiling.steps > 0,
+            "stride": 1,
+            "tail": not (sympy.sympify(self.count) / self.vector).is_Integer,
+            "first_place": split_index("base", self._first_reduced(), self.index_type, self.emitter),
+            "place": [f"const {self.index_type} {inner} = {inner}_first + e;"],
         }
 
     def _first_reduced(self) -> list[tuple[sympy.Symbol, Any]]:
@@ -202,7 +209,8 @@ class ReductionBuilder(KernelBuilder):
             "written": [words for words in written if words is not None],
         }  # fmt: skip
 
-    def _ending(self, gathered: Any) -> dict[str, Any]:
+    def _ending(self) -> dict[str, Any]:
+        """What follows the last walk: the reductions' own results."""
         for member in self.members:
             if member.node.reduction and member.kept:
                 self._store_result(member)
