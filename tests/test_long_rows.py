@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 from metal_inductor import policy, report
+from metal_inductor.runtime.checks import MetalCheckWarning
 from tests.lowerings.compiled import clones, run, same
 
 NAN, INF = float("nan"), float("inf")
@@ -157,3 +158,11 @@ def test_gradients_of_long_softmaxes() -> None:
         (eager,) = torch.autograd.grad((function(x, -1) * weight).sum(), x)
         limit = max(1.5 * (eager - exact).abs().max(), 3 * torch.finfo(torch.float32).eps * exact.abs().max())
         assert (ours - exact).abs().max() <= limit
+
+
+@pytest.mark.filterwarnings(f"error::{MetalCheckWarning.__module__}.{MetalCheckWarning.__name__}")
+def test_threads_neither_race_nor_leave_their_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METAL_INDUCTOR_CHECKS", "all")
+    on_gpu(lambda x: (x.softmax(-1), x.argmax(-1)), noise(1, 16391), dispatches=2)
+    on_gpu(lambda x, w: F.rms_norm(x, (1029,), w), noise(3, 1029), noise(1029), dispatches=1)
+    on_gpu(lambda x: (x.sum(0), x.argmax(0)), noise(2050, 9), dispatches=2)
