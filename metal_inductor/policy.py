@@ -119,8 +119,10 @@ MAX_HELD_ELEMENTS, MAX_HELD_REGISTERS = 32, 32
 # Words that a single walk reads are loaded before the first one while all loads take no more registers than this.
 EARLY_REGISTERS = 48
 MAX_LANES = 1024
-# Multiprocessors, or cores, that have work only if there are as many threadgroups.
-GPU_CORES = 132
+MAX_COLUMN_BYTES = 24576  # of a threadgroup's 32 KiB
+# Elements of a column that a thread should have before columns are cut into parts: fewer take less time than a second
+# dispatch. A guess, not a measurement.
+MIN_COLUMN_SHARE = 32
 # Rows of unknown number are many, of unknown length long.
 MANY_ROWS, UNKNOWN_LENGTH = 1 << 14, 1 << 12
 # A row of so many elements is worth a second dispatch when the GPU would else be idle.
@@ -141,13 +143,19 @@ def reduction_tiling(
     number = known_int(rows, MANY_ROWS)
     taken = vector or min(STRIDED_VECTOR, next_power(-(-length // SIMDGROUP)))
     units = -(-length // taken)
-    most = held_steps(vector, words) if vector and known else 1
-    too_long = passes > 1 and units > MAX_LANES * most
-    if known and (too_long or (length >= SPLIT_ROW and 2 * number <= GPU_CORES)):
-        return _split_rows(number, units, taken, most)
-    lanes = min(MAX_LANES, max(SIMDGROUP, next_power(-(-units // row_steps(number, most)))))
+    most = held_steps(vector, words) if vector else 1
+    too_long = vector > 0 and passes > 1 and units > MAX_LANES * most
+    full = full_gpu(device)
+    if known and (too_long or (length >= SPLIT_ROW and 4 * number <= full)):
+        return _split_rows(number, units, taken, most if vector else units, full)
+    lanes = min(MAX_LANES, max(SIMDGROUP, next_power(-(-units // row_steps(number, most, full)))))
     steps = -(-units // lanes) if vector and known and units <= lanes * most else 0
     return ReductionTiling(lanes, 8 if lanes == SIMDGROUP else 1, vector=taken, steps=steps)
+
+
+def full_gpu(device: str) -> int:
+    """Threadgroups that fill a GPU."""
+    return FULL_GPU.get(device, FULL_GPU["mps"])
 
 
 def next_power(n: int) -> int:
@@ -160,17 +168,17 @@ def held_steps(vector: int, words: int) -> int:
     return max(1, min(MAX_HELD_ELEMENTS // vector, MAX_HELD_REGISTERS // (4 * max(1, words))))
 
 
-def row_steps(rows: int, most: int) -> int:
+def row_steps(rows: int, most: int, full: int) -> int:
     """Steps in which a thread walks a row that fits in a threadgroup: one where there are few rows, for the fewest
     microseconds; where rows fill the GPU, several, so that fewer threads wait for each other."""
-    return 1 if rows < 4 * GPU_CORES else min(most, 4)
+    return 1 if rows < 2 * full else min(most, 4)
 
 
-def _split_rows(rows: int, units: int, vector: int, most: int) -> ReductionTiling:
+def _split_rows(rows: int, units: int, vector: int, most: int, full: int) -> ReductionTiling:
     """Parts of rows: as many as fill the GPU, more where a threadgroup could not hold its part."""
     lanes = POINTWISE_GROUP
-    wanted = max(1, min(-(-FULL_GPU["cuda"] // rows), -(-units // lanes)))
-    steps = min(most, -(-units // (lanes * wanted))) if most > 1 else -(-units // (lanes * wanted))
+    wanted = max(1, min(-(-full // rows), -(-units // lanes)))
+    steps = min(most, -(-units // (lanes * wanted)))
     return ReductionTiling(lanes, 1, vector=vector, steps=steps, splits=-(-units // (lanes * steps)))
 
 
@@ -182,19 +190,17 @@ def column_tiling(rows: Any, count: Any, state_bytes: int, device: str) -> Reduc
         return reduction_tiling(rows, count, device)
     width = min(SIMDGROUP, next_power(number))
     tiles = -(-number // width)
-    threads = MAX_LANES if tiles < 4 * GPU_CORES else POINTWISE_GROUP
+    full = full_gpu(device)
+    threads = MAX_LANES if tiles < 2 * full else POINTWISE_GROUP
     slices = min(threads // width, next_power(-(-length // 8)))
     while slices > 2 and slices * width * state_bytes > MAX_COLUMN_BYTES:
         slices //= 2
-    splits = min(-(-FULL_GPU["cuda"] // tiles), length // (8 * slices)) if 2 * tiles <= GPU_CORES else 1
+    splits = min(-(-full // tiles), length // (MIN_COLUMN_SHARE * slices)) if 4 * tiles <= full else 1
     if splits < 2 or not sympy.sympify(count).is_Integer:
         return ReductionTiling(slices, width, vector=STRIDED_VECTOR, columns=True)
     steps = -(-length // (slices * STRIDED_VECTOR * splits))
     splits = -(-length // (slices * STRIDED_VECTOR * steps))
     return ReductionTiling(slices, width, vector=STRIDED_VECTOR, steps=steps, splits=splits, columns=True)
-
-
-MAX_COLUMN_BYTES = 24576  # of a threadgroup's 32 KiB
 
 
 def gathering_tiling(tiling: ReductionTiling, rows: Any) -> ReductionTiling:

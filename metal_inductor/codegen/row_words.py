@@ -66,9 +66,12 @@ def fits_words(buffer: Buffer, index: sympy.Expr, inner: sympy.Symbol, vector: i
 
 def word_vector(loads: Sequence[ir.Load], buffers: dict[str, Buffer], reduced: Sequence[tuple[Any, Any]]) -> int:
     """How many neighbouring elements a thread takes in a step so that most of `loads` are whole words of which none is
-    wasted; 0 where that cannot be. `reduced` are the dimensions (symbol, size) of the reduction."""
+    wasted; 0 where that cannot be. `reduced` are the dimensions (symbol, size) of the reduction. What all rows share,
+    such as a weight, lies in a cache and has no say beside what each row reads."""
     inner, size = reduced[-1]
     along = [load for load in loads if step_along(load.index, inner) == 1]
+    own = {symbol for symbol, _ in reduced}
+    along = [load for load in along if load.index.free_symbols - own] or along
     floating = [load for load in along if buffers[load.buffer].dtype in WORD_DTYPES]
     for vector in (8, 4):
         if len(reduced) > 1 and not (sympy.sympify(size) / vector).is_Integer:
