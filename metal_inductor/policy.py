@@ -134,11 +134,9 @@ MANY_ROWS, UNKNOWN_LENGTH = 1 << 14, 1 << 12
 SPLIT_ROW = 1 << 14
 
 
-def reduction_tiling(
-    rows: Any, count: Any, device: str, passes: int = 1, vector: int = 0, words: int = 0
-) -> ReductionTiling:
-    """How `rows` reductions of `count` elements each, walked `passes` times, are spread over threads. `vector`
-    neighbouring elements are `words` 16-byte words of all buffers together; 0: elements are read one by one."""
+def reduction_tiling(rows: Any, count: Any, device: str, vector: int = 0, words: int = 0) -> ReductionTiling:
+    """How `rows` reductions of `count` elements each are spread over threads. `vector` neighbouring elements are
+    `words` 16-byte words of all buffers together; 0: elements are read one by one."""
     length = known_int(count, UNKNOWN_LENGTH)
     if device == "cpu":
         return ReductionTiling(1, 64, CPU_CHAINS if length >= 2 * CPU_CHAINS else 1)
@@ -149,9 +147,8 @@ def reduction_tiling(
     taken = vector or min(STRIDED_VECTOR, next_power(-(-length // SIMDGROUP)))
     units = -(-length // taken)
     most = held_steps(vector, words) if vector else 1
-    too_long = vector > 0 and passes > 1 and units > MAX_LANES * most
     full = full_gpu(device)
-    if known and (too_long or (length >= SPLIT_ROW and 4 * number <= full)):
+    if known and length >= SPLIT_ROW and 4 * number <= full:
         return _split_rows(number, units, taken, most if vector else units, full)
     lanes = min(MAX_LANES, max(SIMDGROUP, next_power(-(-units // row_steps(number, most, full)))))
     steps = -(-units // lanes) if vector and known and units <= lanes * most else 0

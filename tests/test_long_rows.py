@@ -54,11 +54,16 @@ def on_gpu(function: Callable, *args: Any, dispatches: int) -> list[torch.Tensor
         ((1, 50257), torch.float32),  # a word that the row ends in
         ((2, 50257), torch.bfloat16),  # rows that begin within words
         ((3, 40000), torch.float16),
-        ((70, 34000), torch.bfloat16),  # rows too long for a threadgroup's registers
     ],
 )
 def test_a_long_softmax_is_two_dispatches(shape: tuple[int, int], dtype: torch.dtype) -> None:
     on_gpu(lambda x: (x.softmax(-1) * 2).float(), noise(*shape, dtype=dtype, scale=3), dispatches=2)
+
+
+def test_rows_too_long_for_registers_stay_one_dispatch_where_there_are_many() -> None:
+    x = noise(70, 34000, dtype=torch.bfloat16, scale=3)
+    on_gpu(lambda x: (x.softmax(-1) * 2).float(), x, dispatches=1)
+    on_gpu(lambda x, w: F.layer_norm(x, (20000,), w), x[:, :20000].float(), noise(20000), dispatches=1)
 
 
 def test_chains_are_fused_before_and_after_a_long_row() -> None:

@@ -26,8 +26,8 @@ class ReductionBuilder(KernelBuilder):
 
     def build(self) -> list[KernelSource]:
         self._find_dimensions()
-        passes = self._assign_phases({})
-        tiling = self._tiling(passes)
+        self._assign_phases({})
+        tiling = self._tiling()
         if tiling.lanes > 1 and (tiling.splits > 1 or not tiling.steps):
             self.pairs = softmax_pairs(self.members)
             self._assign_phases(self.pairs)
@@ -62,8 +62,8 @@ class ReductionBuilder(KernelBuilder):
         self.columns = runs_along_rows(self.loads, self.rows[-1][0] if self.rows else None, inner)
         self.vector = 0 if self.columns else word_vector(self.loads, self.buffers, self.reduced)
 
-    def _assign_phases(self, pairs: dict[str, Member]) -> int:
-        """The walk in which each member runs, and their number: what needs a reduction's result runs after its walk,
+    def _assign_phases(self, pairs: dict[str, Member]) -> None:
+        """The walk in which each member runs: what needs a reduction's result runs after its walk,
         except that a sum of `pairs` shares the walk of its maximum."""
         ready: dict[str, int] = {}
         for number, member in enumerate(self.members):
@@ -75,7 +75,6 @@ class ReductionBuilder(KernelBuilder):
             member.phase = max(needed, default=0) if peak is None else max([*needed, peak.phase])
             ready[member.node.buffer] = member.phase + (1 if member.node.reduction else 0)
         self.last_phase = max(ready.values())
-        return len({m.phase for m in self.members if m.level == "full"})
 
     def _words_read(self) -> int:
         """16-byte words that a thread reads in a step, each buffer once."""
@@ -85,12 +84,12 @@ class ReductionBuilder(KernelBuilder):
         fitting = {load for load in self.loads if fits_words(self.buffers[load.buffer], load.index, inner, self.vector)}
         return sum(self.buffers[load.buffer].dtype.itemsize * self.vector // 16 for load in fitting)
 
-    def _tiling(self, passes: int) -> policy.ReductionTiling:
+    def _tiling(self) -> policy.ReductionTiling:
         states = [self._state(member) for member in self.members if member.node.reduction]
         sizes = [REGISTER_DTYPES[r["type"]].itemsize + (8 if r["second"] else 0) for r in states]
         if self.columns:
             return policy.column_tiling(self.row_count, self.count, sum(sizes), self.device)
-        return policy.reduction_tiling(self.row_count, self.count, self.device, passes, self.vector, self._words_read())
+        return policy.reduction_tiling(self.row_count, self.count, self.device, self.vector, self._words_read())
 
     # ------------------------------------------------------------------ dispatches
 
