@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from metal_inductor import policy, torch_compat
-from metal_inductor.runtime.cuda import CudaLibrary, Shape, buffer_indices, check, driver
+from metal_inductor.metal import clang
+from metal_inductor.runtime.cuda import CudaLibrary, Shape, architecture, buffer_indices, check, driver
 
 
 class CudaList:
@@ -133,12 +134,12 @@ class _Run:
         api = driver()
         graph = check(api.cuGraphCreate(0))
         self._nodes: dict[int, list[Any]] = {}
-        before: list[Any] = []
         for dispatch in range(self._begin, self._end):
-            nodes = self._nodes[dispatch] = []
-            for parameters in self._owner.dispatches[dispatch].node_parameters():
-                before = [check(api.cuGraphAddKernelNode(graph, before or None, len(before), parameters))]
-                nodes += before
+            launch = self._owner.dispatches[dispatch]
+            self._nodes[dispatch] = [
+                check(api.cuGraphAddKernelNode(graph, None, 0, parameters)) for parameters in launch.node_parameters()
+            ]
+        _add_chain(graph, [node for nodes in self._nodes.values() for node in nodes])
         self._handles = graph, check(api.cuGraphInstantiate(graph, 0))
         self._remember()
 
@@ -180,3 +181,18 @@ class _Run:
         with contextlib.suppress(Exception):  # at the end of the process the driver may be gone
             if self._handles:
                 self._release()
+
+
+def _add_chain(graph: Any, nodes: Sequence[Any]) -> None:
+    """Lets each kernel node run after the one before it. Where kernels wait themselves (`clang.overlaps_launches`), the
+    next one's blocks are started while the last of the one before still run."""
+    api, count = driver(), len(nodes) - 1
+    if count < 1:
+        return
+    edge = api.CUgraphEdgeData()
+    if clang.overlaps_launches(architecture()):
+        edge.from_port = int(api.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
+        edge.type = int(api.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    # CUDA 13 has the version with data for each edge under the plain name, CUDA 12 another under it
+    add = getattr(api, "cuGraphAddDependencies_v2", api.cuGraphAddDependencies)
+    check(add(graph, list(nodes[:-1]), list(nodes[1:]), [edge] * count, count))

@@ -24,10 +24,23 @@ class NotingDriver:
     def cuGraphCreate(self, flags):
         return 0, "graph"
 
+    CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC = 1
+    CUgraphDependencyType = types.SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
+
+    class CUgraphEdgeData:
+        from_port = type = 0
+
     def cuGraphAddKernelNode(self, graph, before, count, parameters):
-        assert count == len(before or [])
-        self.made.append((parameters.gridDimX, before))
+        assert (before, count) == (None, 0)
+        self.made.append([parameters.gridDimX, None])
         return 0, len(self.made)
+
+    def cuGraphAddDependencies(self, graph, begins, ends, edges, count):
+        assert len(begins) == len(ends) == len(edges) == count
+        for begin, end in zip(begins, ends):
+            self.made[end - 1][1] = [begin]
+        self.edges = {(edge.from_port, edge.type) for edge in edges}
+        return (0,)
 
     def cuGraphInstantiate(self, graph, flags):
         self.graphs += 1
@@ -55,6 +68,7 @@ class NotingDriver:
 def noting(monkeypatch):
     driver = NotingDriver()
     monkeypatch.setattr(cuda_list, "driver", lambda: driver)
+    monkeypatch.setattr(cuda_list, "architecture", lambda: "sm_90")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(cuda_list.torch_compat, "raw_cuda_stream", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -81,7 +95,7 @@ def test_a_run_is_one_graph_of_kernels_in_order(noting):
     dispatches = four_dispatches()
     for _ in range(3):
         dispatches.commit(0, 4)
-    assert noting.made == [(4, None), (4, [1]), (4, [2]), (4, [3])]
+    assert noting.made == [[4, None], [4, [1]], [4, [2]], [4, [3]]]
     assert (noting.graphs, noting.launched, noting.set, noting.kernels) == (1, 3, [], 0)
 
 
@@ -93,6 +107,13 @@ def test_only_kernels_whose_buffers_moved_are_changed(noting):
     assert sorted(node for node, _ in noting.set) == [1, 2]
     dispatches.commit(0, 4)
     assert len(noting.set) == 2
+
+
+@pytest.mark.parametrize("architecture, edge", [("sm_80", (0, 0)), ("sm_90", (1, 1)), ("sm_120a", (1, 1))])
+def test_a_kernel_that_waits_itself_starts_while_the_one_before_ends(noting, monkeypatch, architecture, edge):
+    monkeypatch.setattr(cuda_list, "architecture", lambda: architecture)
+    four_dispatches().commit(0, 4)
+    assert noting.edges == {edge}
 
 
 def test_sizes_and_grids_that_change(noting):
