@@ -48,7 +48,12 @@ class Row:
         """The result in float64."""
         if self.exact is not None:
             return self.exact(*inputs)
-        return self.function(*(value.double() for value in inputs)).double()
+        return self.function(*map(in_float64, inputs)).double()
+
+
+def in_float64(value: Tensor) -> Tensor:
+    """`value` in float64 on its device, or on the CPU where its device has no such numbers."""
+    return (value.cpu() if value.device.type == "mps" else value).double()
 
 
 def _normal(device: str, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -74,10 +79,10 @@ def linear(outputs: int, inputs: int) -> Row:
     )
 
 
-def _exact_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    parts = [F.linear(x.double(), part.double()) for part in weight.split(EXACT_ROWS)]
-    product = torch.cat(parts, dim=-1)
-    return product if bias is None else product + bias.double()
+def _exact_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    row = in_float64(x)
+    parts = [F.linear(row, in_float64(part)) for part in weight.split(EXACT_ROWS)]
+    return torch.cat(parts, dim=-1) + in_float64(bias)
 
 
 def ceiling(outputs: int, inputs: int) -> Row:

@@ -76,7 +76,8 @@ def input_sets(row: Row, device: str) -> tuple[list[Inputs], bool]:
 
 
 def largest_error(function: Callable[..., Tensor], sets: Sequence[Inputs], exact: Sequence[Tensor]) -> float:
-    return max((function(*inputs).double() - right).abs().max().item() for inputs, right in zip(sets, exact))
+    differences = (kernel_rows.in_float64(function(*inputs)) - right for inputs, right in zip(sets, exact))
+    return max(difference.abs().max().item() for difference in differences)
 
 
 def rounding(results: Tensor, exact: Sequence[Tensor]) -> float:
