@@ -283,10 +283,10 @@ def sweep(case):
     function, given = function_of(case), inputs(case)
     truth = reference(case, given)
     (actual,), kinds = run(compile_for("mps", function), given)
-    assert "attention_tiled" in kinds or not truth.numel()
+    assert "attention_tiled" in kinds or not truth.numel() or case.keys == 0
     if case.special == "hidden":  # torch makes NaN of it in every row
         given["qkv"] = [x.nan_to_num(0.0, posinf=0.0) for x in given["qkv"]]
-    compare([actual], [eagers(case, function, given, truth)], [truth], ulps=2)
+    compare([actual], [eagers(function, given, truth)], [truth], ulps=2)
 
 
 @settings(FEW, max_examples=6)

@@ -128,7 +128,7 @@ def sweep(case: Case, policy: str) -> None:
     truth, eager = function(double(given), torch.float64), function(given, case.other)
     actual, kinds = run(compile_for(policy, function), given, case.other)
     assert "linear" in kinds
-    compare(actual, eager, truth)
+    compare(actual, eager, truth, ulps=4 if min(case.columns) < 8 else 1)  # eager's error of few sums is luck
 
 
 @pytest.mark.parametrize("policy", POLICIES)

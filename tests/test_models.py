@@ -18,13 +18,33 @@ EXTRA = {
     "qwen3": {},
     "gemma3_text": {"sliding_window": 8},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "gpt2": {},
+    "whisper": {},
 }
-PROMPT, STEPS = 5, 20
+# What must not lose its fast test: each decoder with the kernels of an Apple GPU, and two of them with a CPU's.
+FAST = {("mps", name) for name in EXTRA if name != "mixtral"} | {("cpu", "mixtral"), ("cpu", "gemma3_text")}
+CALLS = [
+    pytest.param(policy, name, marks=() if (policy, name) in FAST else pytest.mark.slow)
+    for policy in ("mps", "cpu")
+    for name in EXTRA
+]
+PROMPT, STEPS, SOUNDS = 5, 20, 12
 
 
 def make(model_type, **changes):
-    """A model in evaluation mode and its configuration."""
+    """A model in evaluation mode and its configuration. Its weights are large enough for every layer to show in the
+    logits."""
+    changes = {"initializer_range": 0.2, **changes} if model_type != "whisper" else {"init_std": 0.2, **changes}
+    if model_type == "whisper":
+        config = transformers.WhisperConfig(
+            vocab_size=97, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=8,
+            max_source_positions=SOUNDS, max_target_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            decoder_start_token_id=1, **changes,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        return transformers.WhisperForConditionalGeneration(config).eval(), config
     if model_type == "gpt2":
         config = transformers.GPT2Config(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, **changes)
     else:
@@ -33,30 +53,48 @@ def make(model_type, **changes):
     return transformers.AutoModelForCausalLM.from_config(config).eval(), config
 
 
+def decoder_arguments(config):
+    """What a call gets beside its tokens: a static cache and, for whisper, what its encoder has heard."""
+    cache = transformers.StaticCache(config=config, max_cache_len=64)
+    if config.model_type != "whisper":
+        return {"past_key_values": cache}
+    heard = torch.randn(1, SOUNDS, config.d_model, generator=torch.Generator().manual_seed(3))
+    crossing = transformers.StaticCache(config=config, max_cache_len=SOUNDS)
+    return {
+        "past_key_values": transformers.EncoderDecoderCache(cache, crossing),
+        "encoder_outputs": transformers.modeling_outputs.BaseModelOutput(last_hidden_state=heard),
+    }
+
+
 def logits(forward, config, tokens):
     """(tokens, vocabulary): the logits of a prefill of PROMPT tokens and of one decode step for each token after."""
-    cache = transformers.StaticCache(config=config, max_cache_len=64)
+    given = decoder_arguments(config)
+    whisper = config.model_type == "whisper"
+    names = ("decoder_input_ids", "decoder_position_ids") if whisper else ("input_ids", "position_ids")
     pieces = [(0, PROMPT)] + [(k, k + 1) for k in range(PROMPT, tokens.shape[1])]
     rows = []
     with torch.no_grad():
         for begin, end in pieces:
-            positions = torch.arange(begin, end)[None]
-            output = forward(tokens[:, begin:end], position_ids=positions, past_key_values=cache, use_cache=True)
-            rows.append(output.logits[0])
+            call = dict(zip(names, (tokens[:, begin:end], torch.arange(begin, end)[None])))
+            rows.append(forward(**call, **given, use_cache=True).logits[0])
     return torch.cat(rows)
 
 
-@pytest.mark.parametrize("model_type", EXTRA)
-def test_prefill_and_twenty_decode_steps_give_eagers_logits(model_type):
+@pytest.mark.parametrize(("policy", "model_type"), CALLS)
+def test_prefill_and_twenty_decode_steps_give_eagers_logits(policy, model_type):
     model, config = make(model_type)
     tokens = torch.randint(0, 97, (1, PROMPT + STEPS))
     expected = logits(model.forward, config, tokens)
-    compiled = torch.compile(model.forward, backend="metal_inductor", fullgraph=True)  # a graph break would raise
+    assert expected.abs().max() > 1
+    options = {"policy_device": policy}  # a graph break would raise:
+    compiled = torch.compile(model.forward, backend="metal_inductor", fullgraph=True, options=options)
     with report.collect() as graphs:
         actual = logits(compiled, config, tokens)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert len(graphs) <= 3  # prefill, decode, and decode for any length seen so far
     assert sum(graph.calls for graph in graphs) == 1 + STEPS
+    if model_type != "mixtral":
+        assert [call.name for graph in graphs[1:] for call in graph.externs] == []
 
 
 def decode_report(layers):

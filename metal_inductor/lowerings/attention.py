@@ -34,6 +34,8 @@ def attention(
     lead, length, keys = shape[:-2], query.shape[-2], key.shape[-2]
     if not query.shape[-1].is_Integer or not value.shape[-1].is_Integer:
         raise Unsupported("attention with a symbolic head dimension")
+    if keys == 0:  # a row that sees nothing is 0
+        return graph.full(shape, 0.0, query.dtype)
     dim, value_dim = int(query.shape[-1]), int(value.shape[-1])
     kernel = policy.attention_kernel(length, dim, value_dim, ir.product(lead), keys, graph.policy_device)
     if kernel is None:
@@ -61,10 +63,19 @@ def attention(
 def _tokens_first(graph: GraphLowering, lead: tuple) -> bool:
     """Whether everybody wants the result with its heads behind its rows, where one stride leads from head to head."""
     swaps = {(aten.transpose.int, (1, 2)), (aten.permute.default, (0, 2, 1, 3))}
-    users = list(graph.node.users)
+    users = _users(graph.node)
     if len(lead) != 2 or lead[0] != 1 or not users:
         return False
     return all((user.target, _dims(user)) in swaps for user in users)
+
+
+def _users(node: Any) -> list[Any]:
+    """Who reads the result, be it as a view of the same shape."""
+    found = []
+    for user in node.users:
+        same = user.target == aten.view.default and user.meta["val"].shape == node.meta["val"].shape
+        found += _users(user) if same else [user]
+    return found
 
 
 def _dims(node: Any) -> tuple:
