@@ -66,6 +66,12 @@ def _smallest_is_nonnegative(expr: sympy.Expr, ranges: Ranges) -> bool:
     return bool(total.is_nonnegative)
 
 
+def is_multiple(expr: sympy.Expr, divisor: int) -> bool:
+    """Whether every term of an integer expression has a coefficient that `divisor` divides."""
+    terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(sympy.expand(expr))]
+    return all(factor.is_Integer and factor % divisor == 0 and rest.is_integer for factor, rest in terms)
+
+
 def _split_divisible(expr: sympy.Expr, divisor: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
     """`expr` as `quotient * divisor + rest`, with every term that `divisor` divides in the quotient."""
     quotient: list[sympy.Expr] = []

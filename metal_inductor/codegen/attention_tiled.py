@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import sympy
@@ -11,9 +10,10 @@ from torch.utils._sympy.functions import FloorDiv
 
 from metal_inductor import ir, policy
 from metal_inductor.codegen import ops
-from metal_inductor.codegen.attention import DIM, KEY, ONE, ROW, AttentionBuilder
+from metal_inductor.codegen.attention import DIM, KEY, LOG2_E, ONE, ROW, AttentionBuilder
 from metal_inductor.codegen.emitter import Emitter
 from metal_inductor.codegen.kernel import KernelSource, finish
+from metal_inductor.indexing import is_multiple
 
 RESULT_STRIDE = 40  # floats between the rows in which a simdgroup hands out 32 columns of its results
 
@@ -31,7 +31,7 @@ class TiledAttentionBuilder(AttentionBuilder):
         emitter = self._emitter({ROW, DIM, KEY})
         context = {**self._context(emitter), **self._tiles(emitter, tiling), "mask": self._mask(emitter)}
         context |= {name: emitter.index(sympy.sympify(parameters[name])) for name in ("heads", "length")}
-        context |= {"tiles": emitter.index(tiles), **self._scales(context)}
+        context |= {"tiles": emitter.index(tiles), "factor": self._factor(context)}
         epilogue = self.epilogue(emitter)
         return [
             finish(
@@ -59,17 +59,13 @@ class TiledAttentionBuilder(AttentionBuilder):
             "values_operand": self._rows_of(emitter, "value", KEY, value_dim),
         }
 
-    def _scales(self, context: dict[str, Any]) -> dict[str, Any]:
-        """The factors of scores. Their exponentials are powers of two: one `factor` serves both, in the sum with the
-        peak, which rounds least. Not where a float mask is added, whose smallest number has no room for a factor, nor
-        where the largest score is not the one of the largest product."""
-        scale, log2_e = self.parameters["scale"], math.log2(math.e)
+    def _factor(self, context: dict[str, Any]) -> str | None:
+        """The factor of scores. Their exponentials are powers of two: one factor serves both, in the sum with the peak,
+        which rounds least. None where a float mask is added, whose smallest number has no room for a factor, and where
+        the largest score is not the one of the largest product: then there are two factors."""
+        scale = self.parameters["scale"]
         added = context["mask"] is not None and not context["mask_is_bool"]
-        return {
-            "scale": ops.format_constant(scale, torch.float32),
-            "log2_e": ops.format_constant(log2_e, torch.float32),
-            "factor": None if added or scale <= 0 else ops.format_constant(scale * log2_e, torch.float32),
-        }
+        return None if added or scale <= 0 else ops.format_constant(scale * LOG2_E, torch.float32)
 
     def _rows_of(self, emitter: Emitter, name: str, along: sympy.Symbol, size: int) -> dict[str, Any]:
         """How rows of an operand come into threadgroup memory: in words of 16 bytes, or element by element."""
@@ -90,7 +86,7 @@ class TiledAttentionBuilder(AttentionBuilder):
         varying = {ROW, DIM}
         if index.coeff(DIM) != 1 or (step.free_symbols | base.free_symbols) & varying:
             return None
-        if size % word or not divisible(step, word) or not divisible(base, word):
+        if size % word or not is_multiple(step, word) or not is_multiple(base, word):
             return None
         self.signature.aligned.add(body.buffer)
         return {
@@ -98,9 +94,3 @@ class TiledAttentionBuilder(AttentionBuilder):
             "base": emitter.index(base),
             "step": emitter.index(sympy.expand(step / word)),
         }
-
-
-def divisible(expr: sympy.Expr, divisor: int) -> bool:
-    """Whether every term of an integer expression has a coefficient that `divisor` divides."""
-    terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(sympy.expand(expr))]
-    return all(factor.is_Integer and factor % divisor == 0 and rest.is_integer for factor, rest in terms)

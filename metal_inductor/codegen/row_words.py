@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from metal_inductor import ir
+from metal_inductor.indexing import is_multiple
 from metal_inductor.ir import Buffer
 
 WORD = 16  # bytes
@@ -54,8 +55,7 @@ def starts_words(index: sympy.Expr, inner: sympy.Symbol, vector: int) -> bool:
     at a multiple of `vector`."""
     if step_along(index, inner) != 1:
         return False
-    rest = sympy.expand(index - inner)
-    return all((term.as_coeff_Mul()[0] / vector).is_Integer for term in sympy.Add.make_args(rest))
+    return is_multiple(index - inner, vector)
 
 
 def fits_words(buffer: Buffer, index: sympy.Expr, inner: sympy.Symbol, vector: int) -> bool:
