@@ -155,6 +155,11 @@ def reduction_tiling(rows: Any, count: Any, device: str, vector: int = 0, words:
     return ReductionTiling(lanes, 8 if lanes == SIMDGROUP else 1, vector=taken, steps=steps)
 
 
+# Threadgroups that fill a GPU: two for each of 132 multiprocessors of an H200; three for 40 cores of Apple's largest
+# (a guess: no Mac was measured).
+FULL_GPU = {"cuda": 264, "mps": 120}
+
+
 def full_gpu(device: str) -> int:
     """Threadgroups that fill a GPU."""
     return FULL_GPU.get(device, FULL_GPU["mps"])
@@ -352,12 +357,12 @@ class AttentionSplit:
     splits: int
 
 
-# Threadgroups that fill a GPU: two for each of 132 multiprocessors of an H200; three for 40 cores of Apple's largest
-# (a guess: no Mac was measured).
-FULL_GPU = {"cuda": 264, "mps": 120}
-# Simdgroups of a threadgroup and keys in flight. On an H200, bfloat, both kernels, us, with 264 threadgroups:
-# heads 32 / 8, dimension 64, 2048 keys: 8 and 2 10.0, 4 and 2 14.4 (in a model); 16 and 4 21.9.
-# heads 32 / 8, dimension 80, 4096 keys: 8 and 2 19.2, 4 and 4 19.9, 8 and 1 21.7, 4 and 1 with 66 threadgroups 62.
+# Simdgroups of a threadgroup and keys in flight. On an H200, bfloat, both kernels, us, with 264 threadgroups (torch):
+# heads 32 / 8, dimension 64, 2048 keys: 8 and 2 6.8, 4 and 4 6.5, 4 and 2 6.7, 8 and 1 7.0 (7.2);
+# heads 32 / 8, dimension 80, 4096 keys: 8 and 2 9.95, 16 and 2 9.99, 8 and 4 10.5, 4 and 4 10.5 (10.5);
+# heads 32 / 8, dimension 128, 4096 keys: 8 and 2 10.6, 16 and 2 10.6, 8 and 4 10.9, 4 and 4 11.8 (11.6);
+# heads 16 / 2, dimension 256, 2048 keys, where 4 simdgroups are the most: 4 and 4 10.3, 4 and 2 11.4 (10.3);
+# heads 32 / 1, dimension 128, 32768 keys: 8 and 4 32.2, 8 and 2 34.2 (14.6).
 SPLIT_SIMDGROUPS, SPLIT_UNROLL = 8, 2
 # Registers of a lane hold the query and the output of so many rows, 8 floats each.
 MAX_QUERIES = 4
@@ -368,21 +373,21 @@ MIN_SPLIT_KEYS = 64
 def attention_split(queries: int, groups: int, keys: Any, words: int, itemsize: int, device: str) -> AttentionSplit:
     """Tile of attention with `queries` query rows for each of `groups` sets of keys of `words` 16-byte words each, of
     `itemsize` bytes an element."""
-    tile = min(MAX_QUERIES, 1 << (queries - 1).bit_length())
-    lanes = max(tile, 1 << (words - 1).bit_length())
+    tile = min(MAX_QUERIES, next_power(queries))
+    lanes = max(tile, next_power(words))
     simdgroups = SPLIT_SIMDGROUPS
     row_bytes = 4 * lanes * (16 // itemsize)  # of an output or a query in float32
     while (simdgroups + 1) * tile * row_bytes + 8 * simdgroups * tile > MAX_THREADGROUP_BYTES:
         simdgroups //= 2
     threadgroups = groups * -(-queries // tile)
     most = max(1, known_int(keys, 2048) // MIN_SPLIT_KEYS)
-    splits = min(most, -(-FULL_GPU.get(device, FULL_GPU["mps"]) // threadgroups))
+    splits = min(most, -(-full_gpu(device) // threadgroups))
     return AttentionSplit(tile, lanes, simdgroups, SPLIT_UNROLL, splits)
 
 
 def combining_simdgroups(splits: int) -> int:
     """Simdgroups that add up the outputs of `splits` splits of one row: about four each. A guess, not a measurement."""
-    return min(8, 1 << max(0, (splits - 1).bit_length() - 2))
+    return min(8, max(1, next_power(splits) // 4))
 
 
 @dataclass(frozen=True)
