@@ -33,9 +33,8 @@ from metal_inductor.compiler import backend
 CHECKED_STEPS = 8  # the first ones, whose logits are compared; they compile, and record what CUDA graphs record
 HOST_STEPS = 12
 PROFILED_STEPS = 4
-LEAST_ROOM = (
-    272  # tokens of a cache beyond the context: attention reads them all, so their number is part of the figure
-)
+# Tokens of a cache beyond the context: attention reads them all, so their number is part of the figure.
+LEAST_ROOM = 272
 ERROR_LIMIT = 1.5  # times eager's own distance from float32
 
 OURS = "metal_inductor"

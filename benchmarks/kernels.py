@@ -179,7 +179,8 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ratios = [row["ratio"] for row in linear]
     return {
         "rows": len(rows),
-        "rows_ok": sum(row["ok"] is not False for row in rows),
+        "rows_with_goal": sum(row["ok"] is not None for row in rows),
+        "rows_ok": sum(row["ok"] is True for row in rows),
         "wrong": [row["name"] for row in rows if "failed" in row or not row["correct"]],
         "linear_rows": len(linear),
         "linear_geometric_mean": round(statistics.geometric_mean(ratios), 4) if ratios else None,
